@@ -1,0 +1,1 @@
+"""Built-in adapters, registered through the same entry points as anyone's."""

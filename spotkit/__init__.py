@@ -1,0 +1,1 @@
+"""Exact speculative decoding of diffusion language models."""

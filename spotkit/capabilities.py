@@ -1,0 +1,24 @@
+"""Optional abilities of parts, each a protocol of its own; a part that lacks one is used without it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Scheduled(Protocol):
+    """A decoding rule whose number of commits follows from the step alone."""
+
+    by_confidence: bool
+    """True if the most confident positions commit, False if the leftmost do."""
+
+    def quota(self, step: int, *, block_length: int) -> int:
+        """Positions committed at `step`, as long as so many are open."""
+        ...
+
+
+@runtime_checkable
+class Tokenized(Protocol):
+    """A target that comes with its tokenizer."""
+
+    tokenizer: Any

@@ -1,0 +1,96 @@
+"""The one place where logits become log-probabilities."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import attrs
+import torch
+from torch import Tensor
+
+from spotkit.errors import ConfigError
+from spotkit.types import LogProbs, TargetSpec
+
+Confidence = Literal["raw", "tempered", "filtered"]
+
+
+def _temperature(_: object, field: attrs.Attribute[float], value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise ConfigError(f"{field.name}={value!r}: give a number of at least 0 (0 decodes greedily)")
+
+
+def _top_k(_: object, field: attrs.Attribute[int], value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigError(f"{field.name}={value!r}: give an integer of at least 0 (0 keeps all tokens)")
+
+
+def _top_p(_: object, field: attrs.Attribute[float], value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise ConfigError(f"{field.name}={value!r}: give a number in (0, 1] (1 keeps all tokens)")
+
+
+@attrs.frozen
+class Sampling:
+    """How tokens are drawn: temperature first, then top-k, then top-p.
+
+    At temperature 0 the token of highest probability is taken, and the filters change nothing.
+    """
+
+    temperature: float = attrs.field(default=0.0, validator=_temperature)
+    top_k: int = attrs.field(default=0, validator=_top_k)
+    top_p: float = attrs.field(default=1.0, validator=_top_p)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether no noise is used."""
+        return self.temperature == 0
+
+    @property
+    def filtered(self) -> bool:
+        """Whether top-k or top-p can remove a token."""
+        return not self.greedy and (self.top_k > 0 or self.top_p < 1)
+
+
+def normalise(logits: Tensor, spec: TargetSpec) -> Tensor:
+    """Log-probs at temperature 1 `[..., V]`, float32 or wider, of `logits` `[..., V]`.
+
+    The mask id and ids unknown to the tokenizer get minus infinity before anything is normalised. A row
+    with NaN or plus infinity, or without a finite logit, comes out as NaN throughout.
+    """
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    ids = torch.arange(spec.vocab_size, device=logits.device)
+    never = ids == spec.mask_id
+    if spec.token_limit is not None:
+        never = never | (ids >= spec.token_limit)
+    wide = wide.masked_fill(never, -math.inf)
+    total = wide.logsumexp(-1, keepdim=True)
+    return wide - total.masked_fill(~total.isfinite(), math.nan)
+
+
+def form(logits: Tensor, *, index: Tensor, sampling: Sampling, spec: TargetSpec) -> LogProbs:
+    """Log-probs of the positions at `index`, from their `logits` `[M, V]`."""
+    raw = normalise(logits, spec)
+    if sampling.greedy:
+        return LogProbs(raw=raw, tempered=raw, law=raw, index=index)
+    tempered = raw if sampling.temperature == 1 else (raw / sampling.temperature).log_softmax(-1)
+    law = _filter(tempered, sampling) if sampling.filtered else tempered
+    return LogProbs(raw=raw, tempered=tempered, law=law, index=index)
+
+
+def _filter(logprobs: Tensor, sampling: Sampling) -> Tensor:
+    """Top-k, then top-p over what is left; among equals the lower token id stays."""
+    ordered, ids = logprobs.sort(dim=-1, descending=True, stable=True)
+    keep = torch.ones_like(ordered, dtype=torch.bool)
+    if sampling.top_k > 0:
+        keep[..., sampling.top_k :] = False
+    if sampling.top_p < 1:
+        mass = ordered.masked_fill(~keep, -math.inf).softmax(-1)
+        keep = keep & (mass.cumsum(-1) - mass < sampling.top_p)
+    kept = torch.zeros_like(keep).scatter(-1, ids, keep)
+    return logprobs.masked_fill(~kept, -math.inf).log_softmax(-1)
+
+
+def scatter(values: Tensor, index: Tensor, fill: float | int) -> Tensor:
+    """Spreads `M` values to the true entries of `index` `[..., N]`, `fill` elsewhere."""
+    return torch.full(index.shape, fill, dtype=values.dtype, device=values.device).masked_scatter(index, values)

@@ -1,0 +1,1 @@
+"""Toy targets and checks for authors of adapters, drafters and rules."""

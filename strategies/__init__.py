@@ -1,0 +1,1 @@
+"""Built-in strategies, registered through the same entry points as anyone's."""
