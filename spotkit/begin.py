@@ -11,7 +11,7 @@ from torch import Tensor
 from spotkit import stop
 from spotkit.errors import ConfigError
 from spotkit.sampler import Sampler
-from spotkit.strategy import DecodeConfig, Strategy, guarantee_of
+from spotkit.settings import DecodeConfig, Strategy, guarantee_of
 from spotkit.tape import Tape
 from spotkit.types import State, TargetSpec
 

@@ -17,7 +17,7 @@ from spotkit.begin import Job, begin, check_prompts
 from spotkit.logprobs import form, normalise
 from spotkit.protocols import Target
 from spotkit.results import Collector, Result, RowResult
-from spotkit.strategy import DecodeConfig, Strategy, guarantee_of
+from spotkit.settings import DecodeConfig, Strategy, guarantee_of
 from spotkit.types import Commit, Event, Evidence, LogProbs, State, TargetSpec
 from spotkit.walk import Walk
 
