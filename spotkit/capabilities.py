@@ -22,3 +22,11 @@ class Tokenized(Protocol):
     """A target that comes with its tokenizer."""
 
     tokenizer: Any
+
+
+@runtime_checkable
+class Confident(Protocol):
+    """A decoding rule that ranks positions by the probability of the drawn token."""
+
+    confidence: str
+    """Which probability: `"raw"`, `"tempered"` or `"filtered"`."""

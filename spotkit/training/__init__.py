@@ -1,0 +1,39 @@
+"""Training drafters on a target's own trajectories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from spotkit.protocols import DecodingRule
+from spotkit.sampler import Sampler
+from spotkit.types import Evidence, State, TargetSpec
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """How one kind of drafter is trained; registered under the entry-point group `spotkit.trainers`."""
+
+    def inputs(
+        self, state: State, *, evidence: Evidence, rule: DecodingRule, sampler: Sampler
+    ) -> dict[str, Tensor]:
+        """What the drafter reads at a pass, one leading index per row `[B, ...]`."""
+        ...
+
+    def model(self, spec: TargetSpec, *, block_lengths: tuple[int, ...]) -> nn.Module:
+        """A fresh model."""
+        ...
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], *, block_length: int) -> Tensor:
+        """Mean loss (nats) over a batch of examples."""
+        ...
+
+    def evaluate(self, model: nn.Module, batch: dict[str, Tensor], *, block_length: int) -> dict[str, Tensor]:
+        """Named hits and counts, summed over a batch; `name` and `name/count` make an accuracy."""
+        ...
+
+    def save(self, model: nn.Module, path: Path, *, about: dict[str, Any]) -> None:
+        """Writes the drafter's folder."""
+        ...

@@ -1,0 +1,120 @@
+"""Trajectories: what a drafter would have read at each pass of the plain decoder, and what came next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import attrs
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from spotkit.acceptance import StateEquality
+from spotkit.loop import decode
+from spotkit.protocols import DecodingRule, Target
+from spotkit.sampler import Sampler
+from spotkit.settings import DecodeConfig, Strategy
+from spotkit.training import Trainer
+from spotkit.types import Evidence, State, Step, TargetSpec
+
+NEVER = 30_000
+"""Commit time of positions that no recorded step committed."""
+
+Sink = Callable[[State, Evidence, DecodingRule, Sampler], None]
+
+
+@attrs.frozen
+class Recorder:
+    """A drafter that proposes nothing and hands what it is shown to `sink`."""
+
+    sink: Sink
+
+    def init(self, spec: TargetSpec, *, batch_size: int) -> None:
+        return None
+
+    def propose(
+        self, state: State, *, evidence: Evidence, rule: DecodingRule, sampler: Sampler, budget: int, carry: None
+    ) -> tuple[None, None]:
+        self.sink(state, evidence, rule, sampler)
+        return None, None
+
+
+@attrs.frozen
+class Recipe:
+    """How trajectories of one kind are collected.
+
+    Attributes:
+        rule: the rule whose order is learned.
+        window: blocks per canvas.
+        config: sampling and length.
+        rows: prompts decoded together.
+    """
+
+    rule: DecodingRule
+    window: int
+    config: DecodeConfig
+    rows: int = 16
+
+
+def trajectories(
+    target: Target, prompts: Sequence[Sequence[int]], *, trainer: Trainer, recipe: Recipe, first_row: int = 0
+) -> dict[str, Tensor]:
+    """Examples of all passes of the plain decoder on `prompts`: the trainer's inputs, and the labels
+
+    `time` (steps from the current state until the position commits, `NEVER` if it does not) `[E, N]` and
+    `final` (the token it commits) `[E, N]`.
+    """
+    seen: list[tuple[State, dict[str, Tensor]]] = []
+
+    def sink(state: State, evidence: Evidence, rule: DecodingRule, sampler: Sampler) -> None:
+        seen.append((state, trainer.inputs(state, evidence=evidence, rule=rule, sampler=sampler)))
+
+    strategy = Strategy(recipe.rule, Recorder(sink), StateEquality(), budget=2, window=recipe.window)
+    ids = range(first_row, first_row + len(prompts))
+    result = decode(target, prompts, strategy=strategy, config=recipe.config, row_ids=ids)
+    parts: dict[str, list[Tensor]] = {}
+    for index, (state, inputs) in enumerate(seen, start=1):
+        for row, answer in enumerate(result.rows):
+            if index >= len(answer.log):
+                continue
+            labels = _labels(answer.log[index:], int(state.start[row]), state.canvas.shape[-1])
+            for name, value in {**{k: v[row] for k, v in inputs.items()}, **labels}.items():
+                parts.setdefault(name, []).append(value)
+    return {name: torch.stack(values).contiguous() for name, values in parts.items()}
+
+
+def _labels(log: Sequence[Step], start: int, width: int) -> dict[str, Tensor]:
+    time = torch.full((width,), NEVER, dtype=torch.int16)
+    final = torch.zeros(width, dtype=torch.int32)
+    for k, step in enumerate(log):
+        for position, token in zip(step.positions, step.tokens, strict=True):
+            if start <= position < start + width:
+                time[position - start] = k
+                final[position - start] = token
+    return {"time": time, "final": final}
+
+
+def collect(
+    folder: Path, target: Target, prompts: Sequence[Sequence[int]], *, trainer: Trainer, recipe: Recipe
+) -> Iterator[Path]:
+    """Writes the trajectories of `prompts` to `folder`, one shard per batch, and yields each shard's path.
+
+    Shards that exist are not made again, so an interrupted collection goes on where it stopped.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for begin in range(0, len(prompts), recipe.rows):
+        shard = folder / f"{begin // recipe.rows:05d}.safetensors"
+        if not shard.exists():
+            batch = prompts[begin : begin + recipe.rows]
+            examples = trajectories(target, batch, trainer=trainer, recipe=recipe, first_row=begin)
+            temporary = shard.with_suffix(".tmp")
+            save_file(examples, temporary)
+            temporary.replace(shard)
+        yield shard
+
+
+def read(shards: Sequence[Path]) -> dict[str, Tensor]:
+    """All examples of several shards."""
+    parts = [load_file(shard) for shard in shards]
+    return {name: torch.cat([p[name] for p in parts]) for name in parts[0]}

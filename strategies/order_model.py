@@ -1,0 +1,164 @@
+"""The order model: which open position commits next, read off the target's stale distributions alone.
+
+Source: SPOT (arXiv 2610.22543) for the inputs and sizes. Its loss and tree are not public; ours are one
+call per pass, whose output scores every later step too: a base score per position, and for every pair of
+positions what committing the first adds to the score of the second.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, Self
+
+import attrs
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from spotkit.errors import CheckpointError, ConfigError
+from spotkit.outlook import LIMIT, TOP, Expectation, log_odds
+from spotkit.types import Evidence, State, positive
+
+_FORMAT = 1
+_PLACES = 128  # canvas positions told apart
+
+
+@attrs.frozen
+class OrderConfig:
+    """Sizes of an order model and what it was made for."""
+
+    block_lengths: tuple[int, ...] = attrs.field(converter=tuple)
+    """Block lengths it was trained on; it serves no other."""
+    vocab_size: int = attrs.field(validator=positive)
+    target: str = ""
+    """Fingerprint of the target it was trained on."""
+    width: int = attrs.field(default=128, validator=positive)
+    layers: int = attrs.field(default=3, validator=positive)
+    heads: int = attrs.field(default=8, validator=positive)
+    pair_rank: int = attrs.field(default=16, validator=positive)
+
+
+@attrs.frozen(eq=False)
+class OrderInputs:
+    """What the order model reads at one pass."""
+
+    top: Tensor
+    """The largest stale log-probs of each position, in descending order `[B, N, TOP]`."""
+    log_odds: Tensor
+    """Log-odds of the confidence each position would have at the next step `[B, N]`."""
+    flags: Tensor
+    """Open and next to be decided; open, later; committed before the evidence; since `[B, N, 4]`."""
+    block_length: int
+
+
+@attrs.frozen(eq=False)
+class OrderScores:
+    """What the order model answers."""
+
+    residual: Tensor
+    """Added to the scaled log-odds of the confidence: Plackett-Luce scores of the commit order `[B, N]`."""
+    shifts: Tensor
+    """Added to the score of the second position once the first has committed `[B, N, N]`."""
+    held: Tensor
+    """Logit that the stale token is the one committed, and its change per log step ahead `[B, N, 2]`."""
+
+
+def inputs_of(state: State, *, evidence: Evidence, seen: Expectation) -> OrderInputs:
+    """Gathers the model's inputs from what the target has said."""
+    raw = evidence.logprobs
+    top = raw.topk(min(TOP, raw.shape[-1]), dim=-1).values
+    top = torch.nn.functional.pad(top, (0, TOP - top.shape[-1]), value=-math.inf)
+    active = state.active
+    later = ~state.committed & state.exists & evidence.known & ~active
+    since = state.committed & ~evidence.committed
+    flags = torch.stack([active, later, state.committed & evidence.committed, since], -1)
+    known = evidence.known.unsqueeze(-1)
+    return OrderInputs(
+        top=top.clamp(-30.0, 0.0).masked_fill(~known, -30.0),
+        log_odds=seen.log_odds[:, 0].masked_fill(~evidence.known, 0.0),
+        flags=flags,
+        block_length=state.block_length,
+    )
+
+
+class OrderModel(nn.Module):
+    """A small bidirectional transformer over the canvas positions."""
+
+    def __init__(self, config: OrderConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.width
+        self.read = nn.Linear(TOP + 4 + 4, width)
+        self.place = nn.Embedding(_PLACES, width)
+        layer = nn.TransformerEncoderLayer(
+            width, config.heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, config.layers, enable_nested_tensor=False)
+        self.answer = nn.Linear(width, 3 + 2 * config.pair_rank)
+        self.near = nn.Parameter(torch.zeros(2 * _PLACES - 1))
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        nn.init.zeros_(self.answer.weight)
+        nn.init.zeros_(self.answer.bias)
+        nn.init.normal_(self.answer.weight[3:], std=0.02)
+
+    def forward(self, inputs: OrderInputs) -> OrderScores:
+        """Scores every position of the canvas; one call serves the whole tree."""
+        top = inputs.top
+        odds = inputs.log_odds / LIMIT
+        entropy = -(top.exp() * top).sum(-1)
+        margin = top[..., 0] - top[..., 1]
+        first = log_odds(top[..., 0]) / LIMIT
+        plain = torch.stack([odds, first, entropy, margin / 30.0], -1)
+        features = torch.cat([top / 10.0 + 1.0, plain, inputs.flags.to(top.dtype)], -1)
+        count = top.shape[1]
+        places = torch.arange(count, device=top.device)
+        hidden = self.layers(self.read(features) + self.place(places))
+        answer = self.answer(hidden)
+        rank = self.config.pair_rank
+        givers, takers = answer[..., 3 : 3 + rank], answer[..., 3 + rank :]
+        distance = places.unsqueeze(0) - places.unsqueeze(1) + _PLACES - 1
+        shifts = givers @ takers.mT + self.near[distance]
+        return OrderScores(residual=answer[..., 0], shifts=shifts, held=answer[..., 1:3])
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of weights."""
+        return sum(p.numel() for p in self.parameters())
+
+    def save_pretrained(self, path: str | Path, *, about: dict[str, Any] | None = None) -> None:
+        """Writes `drafter.json` and `drafter.safetensors` into the folder `path`.
+
+        `about` is kept beside the sizes: what was measured when it was trained.
+        """
+        path = Path(path)
+        path.mkdir(parents=True, exist_ok=True)
+        weights = {k: v.to(torch.bfloat16).contiguous() for k, v in self.state_dict().items()}
+        save_file(weights, path / "drafter.safetensors")
+        fields = {"kind": "spot", "format": _FORMAT, **attrs.asdict(self.config), "about": about or {}}
+        (path / "drafter.json").write_text(json.dumps(fields, indent=1) + "\n")
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path) -> Self:
+        """Reads what `save_pretrained` wrote.
+
+        Raises:
+            CheckpointError: files are missing, damaged, or of another kind.
+        """
+        path = Path(path)
+        try:
+            fields = json.loads((path / "drafter.json").read_text())
+            weights = load_file(path / "drafter.safetensors")
+        except Exception as error:
+            raise CheckpointError(f"drafter={str(path)!r}: cannot be read ({error}); train one with "
+                                  "`spotkit train-drafter`") from error
+        if not isinstance(fields, dict) or fields.get("kind") != "spot" or fields.get("format") != _FORMAT:
+            raise CheckpointError(f"drafter={str(path)!r}: not a SPOT drafter of format {_FORMAT}; train it anew")
+        names = {f.name for f in attrs.fields(OrderConfig)}
+        try:
+            model = cls(OrderConfig(**{k: v for k, v in fields.items() if k in names}))
+            model.load_state_dict({k: v.float() for k, v in weights.items()})
+        except (TypeError, RuntimeError, ConfigError) as error:
+            raise CheckpointError(f"drafter={str(path)!r}: weights and sizes disagree: {error}") from error
+        return model.eval()
