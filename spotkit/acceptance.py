@@ -33,6 +33,7 @@ class StateEquality:
     guarantee = Guarantee.EXACT_PATH
 
     def accept(self, candidates: State, *, successors: State, valid: Tensor, with_step: bool) -> Tensor:
+        """The index of the candidate that equals each successor, or -1."""
         match = equal_states(successors, candidates, with_step=with_step) & valid.unsqueeze(1)
         first = match.long().argmax(-1)
         return torch.where(match.any(-1) & valid, first, -1)

@@ -27,7 +27,7 @@ def decode(
     prompts: Sequence[Sequence[int] | Tensor],
     *,
     strategy: Strategy,
-    config: DecodeConfig = DecodeConfig(),  # noqa: B008 - immutable
+    config: DecodeConfig = DecodeConfig(),
     row_ids: Sequence[int] | None = None,
 ) -> Result:
     """Decodes a batch of prompts to the end.
@@ -75,7 +75,7 @@ def stream(
     prompts: Sequence[Sequence[int] | Tensor],
     *,
     strategy: Strategy,
-    config: DecodeConfig = DecodeConfig(),  # noqa: B008 - immutable
+    config: DecodeConfig = DecodeConfig(),
     row_ids: Sequence[int] | None = None,
 ) -> Iterator[Event]:
     """Decodes like `decode`, yielding one event per pass."""
@@ -83,9 +83,7 @@ def stream(
     ids = check_prompts(prompts, spec)
     carry = strategy.drafter.init(spec, batch_size=len(ids))
     device = getattr(target, "device", torch.device("cpu"))
-    job, state, heads = begin(
-        ids, spec=spec, strategy=strategy, config=config, row_ids=row_ids, device=device
-    )
+    job, state, heads = begin(ids, spec=spec, strategy=strategy, config=config, row_ids=row_ids, device=device)
     context = target.open(heads, max_new_tokens=config.max_new_tokens)
     return _passes(target, job, state, context, carry)
 
@@ -108,9 +106,7 @@ def _passes(target: Target, job: Job, state: State, context: Any, carry: Any) ->
         logits, context = target.score(candidates.canvas, context=context)
         logprobs, commit = _decide(logits, candidates, valid, job)
         successors = candidates.advance(commit)
-        links = strategy.acceptance.accept(
-            candidates, successors=successors, valid=valid, with_step=job.with_step
-        )
+        links = strategy.acceptance.accept(candidates, successors=successors, valid=valid, with_step=job.with_step)
         links = torch.where(job.finished(successors), -1, links)
         walk = Walk.copy(candidates, commit, links, logprobs)
         paths = tuple(walk.path(row) if live else () for row, live in enumerate(active))

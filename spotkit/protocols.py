@@ -19,7 +19,10 @@ from spotkit.types import Commit, Draft, Evidence, Guarantee, LogProbs, State, T
 class Target(Protocol):
     """A diffusion language model, seen as a scorer of canvases."""
 
-    spec: TargetSpec
+    @property
+    def spec(self) -> TargetSpec:
+        """What the core has to know about the model."""
+        ...
 
     def open(self, prompts: Sequence[Tensor], *, max_new_tokens: int) -> Any:
         """Begins a decode: a context that holds the given ids `[P_b]` of each row (possibly none).
@@ -46,8 +49,10 @@ class Target(Protocol):
 class DecodingRule(Protocol):
     """One denoising step of the plain decoder, pure in its arguments."""
 
-    uses_step: bool
-    """Whether the commit depends on how many steps the block has had (a quota schedule does)."""
+    @property
+    def uses_step(self) -> bool:
+        """Whether the commit depends on how many steps the block has had (a quota schedule does)."""
+        ...
 
     def commit(self, logprobs: LogProbs, *, state: State, sampler: Sampler) -> Commit:
         """Which active positions of each state commit, with which tokens; at least one where any is active."""
@@ -77,7 +82,10 @@ class Drafter(Protocol):
 class AcceptanceRule(Protocol):
     """Decides which candidate a scored state leads to."""
 
-    guarantee: Guarantee
+    @property
+    def guarantee(self) -> Guarantee:
+        """What a decode that accepts by this rule promises about its text."""
+        ...
 
     def accept(self, candidates: State, *, successors: State, valid: Tensor, with_step: bool) -> Tensor:
         """For each of `candidates` `[B, K]` the index of the candidate to go on with, or -1 `[B, K]`.

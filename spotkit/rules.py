@@ -6,6 +6,7 @@ All are pure, apply to any number of states at once, and break ties by the lowes
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import attrs
@@ -30,7 +31,7 @@ def _threshold(_: object, field: attrs.Attribute[float], value: float) -> None:
         raise ConfigError(f"{field.name}={value!r}: give a probability (1 or more never passes)")
 
 
-def _one_of(*allowed: str):  # type: ignore[no-untyped-def]
+def _one_of(*allowed: str) -> Callable[[object, attrs.Attribute[str], str], None]:
     def check(_: object, field: attrs.Attribute[str], value: str) -> None:
         if value not in allowed:
             raise ConfigError(f"{field.name}={value!r}: choose one of {', '.join(allowed)}")
@@ -98,12 +99,15 @@ class Static:
 
     @property
     def uses_step(self) -> bool:
+        """Whether a schedule counts the steps."""
         return self.steps_per_block is not None
 
     def quota(self, step: int, *, block_length: int) -> int:
+        """Positions committed at `step`, as long as so many are open."""
         return _granted(step, block_length, self.steps_per_block)
 
     def commit(self, logprobs: LogProbs, *, state: State, sampler: Sampler) -> Commit:
+        """The most confident active positions, as many as the schedule grants."""
         tokens = sampler.draw(logprobs, state=state)
         confidence = _confidence(logprobs, tokens, self.confidence)
         positions = _leading(confidence, _quota(state, self.steps_per_block)) & logprobs.index
@@ -133,9 +137,11 @@ class Threshold:
 
     @property
     def uses_step(self) -> bool:
+        """Whether a schedule counts the steps."""
         return self.fallback == "quota" and self.steps_per_block is not None
 
     def commit(self, logprobs: LogProbs, *, state: State, sampler: Sampler) -> Commit:
+        """The active positions above the threshold, or what the fallback says."""
         tokens = sampler.draw(logprobs, state=state)
         confidence = _confidence(logprobs, tokens, self.confidence)
         probability = confidence.exp()
@@ -166,12 +172,15 @@ class Sequential:
 
     @property
     def uses_step(self) -> bool:
+        """Whether a schedule counts the steps."""
         return self.steps_per_block is not None
 
     def quota(self, step: int, *, block_length: int) -> int:
+        """Positions committed at `step`, as long as so many are open."""
         return _granted(step, block_length, self.steps_per_block)
 
     def commit(self, logprobs: LogProbs, *, state: State, sampler: Sampler) -> Commit:
+        """The leftmost active positions, as many as the schedule grants."""
         tokens = sampler.draw(logprobs, state=state)
         first = logprobs.index.long().cumsum(-1) <= _quota(state, self.steps_per_block).unsqueeze(-1)
         return Commit(first & logprobs.index, scatter(tokens, logprobs.index, 0))

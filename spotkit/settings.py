@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import attrs
 
 from spotkit.errors import ConfigError
@@ -58,7 +60,7 @@ class DecodeConfig:
     max_new_tokens: int = attrs.field(default=256, validator=_count)
     sampling: Sampling = attrs.field(factory=Sampling, validator=attrs.validators.instance_of(Sampling))
     seed: int | None = 0
-    keyed_by: str = "step"
+    keyed_by: Literal["step", "position"] = "step"
     finish_block: bool = False
     guarantee: Guarantee | None = None
 

@@ -10,7 +10,9 @@ from torch import Tensor
 from spotkit.types import State
 
 
-def finished(state: State, *, prompt_end: Tensor, text_end: Tensor, eos_ids: Sequence[int], whole_blocks: bool) -> Tensor:
+def finished(
+    state: State, *, prompt_end: Tensor, text_end: Tensor, eos_ids: Sequence[int], whole_blocks: bool
+) -> Tensor:
     """Which states `[...]` need no further step.
 
     A row is finished when everything up to its first end token, or up to its last wanted position, is

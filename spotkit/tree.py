@@ -75,9 +75,11 @@ def _front(states: State, valid: Tensor, most: int) -> tuple[State, Tensor]:
     """Moves valid candidates to the front, in their order, and cuts after the last (at most `most`)."""
     width = min(most, int(valid.sum(-1).max()))
     order = valid.long().sort(dim=-1, descending=True, stable=True).indices[:, :width]
-    pick: Callable[[Tensor], Tensor] = lambda t: t.gather(  # noqa: E731
-        1, order.view(*order.shape, *[1] * (t.ndim - 2)).expand(*order.shape, *t.shape[2:])
-    )
+
+    def pick(tensor: Tensor) -> Tensor:
+        trailing = tensor.shape[2:]
+        return tensor.gather(1, order.view(*order.shape, *[1] * len(trailing)).expand(*order.shape, *trailing))
+
     return states.map(pick), pick(valid)
 
 
@@ -194,9 +196,7 @@ class Growth:
                 chosen.append(node)
         return chosen
 
-    def _after(
-        self, node: _Node, added: frozenset[tuple[int, int]], positions: NDArray[np.int64]
-    ) -> _Node | None:
+    def _after(self, node: _Node, added: frozenset[tuple[int, int]], positions: NDArray[np.int64]) -> _Node | None:
         shift = node.shift
         if self.outlook.shifts is not None:
             shift = shift + self.outlook.shifts[positions].sum(0)
@@ -254,8 +254,10 @@ def materialise(state: State, rows: Sequence[list[_Node]]) -> Draft | None:
             step[row, k] = node.step + (step[row, k] if node.block == first[row] else 0)
             valid[row, k] = True
     device = state.canvas.device
-    tensors = {"canvas": canvas, "committed": committed, "step": step}
-    return Draft(
-        attrs.evolve(spread, **{k: torch.from_numpy(v).to(device) for k, v in tensors.items()}),
-        torch.from_numpy(valid).to(device),
+    states = attrs.evolve(
+        spread,
+        canvas=torch.from_numpy(canvas).to(device),
+        committed=torch.from_numpy(committed).to(device),
+        step=torch.from_numpy(step).to(device),
     )
+    return Draft(states, torch.from_numpy(valid).to(device))

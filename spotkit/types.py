@@ -7,7 +7,7 @@ length `L`, `V` vocabulary. `...` stands for `[B]` or `[B, K]`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import attrs
@@ -18,7 +18,7 @@ from spotkit.errors import ConfigError
 
 
 def positive(_: object, field: attrs.Attribute[int], value: int) -> None:
-    """attrs validator: an integer of at least one."""
+    """Checks for attrs that a field is an integer of at least one."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{field.name}={value!r}: give an integer of at least 1")
 
@@ -95,7 +95,8 @@ class State:
     def open_block(self) -> Tensor:
         """Index in the window of the first block with an open position `[...]`; `W` if there is none."""
         settled = self.committed | ~self.exists
-        return settled.unflatten(-1, (-1, self.block_length)).all(-1).long().cumprod(-1).sum(-1)
+        blocks = settled.reshape(*settled.shape[:-1], -1, self.block_length)
+        return blocks.all(-1).long().cumprod(-1).sum(-1)
 
     @property
     def active(self) -> Tensor:
@@ -103,10 +104,17 @@ class State:
         block = torch.arange(self.canvas.shape[-1], device=self.canvas.device) // self.block_length
         return ~self.committed & self.exists & (block == self.open_block.unsqueeze(-1))
 
-    def map(self, function) -> State:  # type: ignore[no-untyped-def]
+    def map(self, function: Callable[[Tensor], Tensor]) -> State:
         """The state with `function` applied to each of its tensors (indexing, expanding, moving)."""
-        fields = ("canvas", "committed", "step", "start", "limit", "row")
-        return attrs.evolve(self, **{name: function(getattr(self, name)) for name in fields})
+        return State(
+            canvas=function(self.canvas),
+            committed=function(self.committed),
+            step=function(self.step),
+            start=function(self.start),
+            limit=function(self.limit),
+            row=function(self.row),
+            block_length=self.block_length,
+        )
 
     def spread(self, count: int) -> State:
         """`[B, ...]` repeated to `[B, count, ...]` (views)."""
@@ -129,9 +137,15 @@ class State:
 
 def concat(states: Sequence[State]) -> State:
     """Joins `[B, K_i]` states along `K`."""
-    first = states[0]
-    fields = ("canvas", "committed", "step", "start", "limit", "row")
-    return attrs.evolve(first, **{f: torch.cat([getattr(s, f) for s in states], 1) for f in fields})
+    return State(
+        canvas=torch.cat([s.canvas for s in states], 1),
+        committed=torch.cat([s.committed for s in states], 1),
+        step=torch.cat([s.step for s in states], 1),
+        start=torch.cat([s.start for s in states], 1),
+        limit=torch.cat([s.limit for s in states], 1),
+        row=torch.cat([s.row for s in states], 1),
+        block_length=states[0].block_length,
+    )
 
 
 @attrs.frozen(eq=False)

@@ -34,8 +34,17 @@ class Walk:
         packed = torch.cat(
             [torch.stack(scalars, -1), commit.positions.long(), commit.tokens, broken.long()], -1
         ).cpu()
-        head, positions, tokens, nan = packed.split([4, *[commit.tokens.shape[-1]] * 3], -1)
-        return cls(*head.unbind(-1), positions.bool(), tokens, nan.bool(), candidates.block_length)
+        width = commit.tokens.shape[-1]
+        return cls(
+            links=packed[..., 0],
+            start=packed[..., 1],
+            steps_before=packed[..., 2],
+            open_block=packed[..., 3],
+            positions=packed[..., 4 : 4 + width].bool(),
+            tokens=packed[..., 4 + width : 4 + 2 * width],
+            broken=packed[..., 4 + 2 * width :].bool(),
+            block_length=candidates.block_length,
+        )
 
     def path(self, row: int) -> tuple[int, ...]:
         """The accepted states of one row, from the current one on.
