@@ -1,1 +1,109 @@
-"""Exact speculative decoding of diffusion language models."""
+"""Exact speculative decoding of diffusion language models.
+
+The names below are imported when they are first used, so that `import spotkit` is cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spotkit.acceptance import StateEquality
+    from spotkit.build import strategy
+    from spotkit.errors import (
+        CheckpointError,
+        ConfigError,
+        DraftError,
+        MismatchError,
+        NonFiniteLogitsError,
+        SpotkitError,
+        StalledError,
+        UnknownNameError,
+    )
+    from spotkit.loading import load
+    from spotkit.logprobs import Sampling
+    from spotkit.loop import decode, stream
+    from spotkit.results import Result, Stats
+    from spotkit.rules import Sequential, Static, Threshold
+    from spotkit.sampler import Sampler
+    from spotkit.settings import DecodeConfig, Strategy
+    from spotkit.tape import Tape
+    from spotkit.types import Commit, Draft, Event, Evidence, Guarantee, State, TargetSpec
+
+    __version__: str
+
+_HOME = {
+    "acceptance": ("StateEquality",),
+    "build": ("strategy",),
+    "errors": (
+        "CheckpointError",
+        "ConfigError",
+        "DraftError",
+        "MismatchError",
+        "NonFiniteLogitsError",
+        "SpotkitError",
+        "StalledError",
+        "UnknownNameError",
+    ),
+    "loading": ("load",),
+    "logprobs": ("Sampling",),
+    "loop": ("decode", "stream"),
+    "results": ("Result", "Stats"),
+    "rules": ("Sequential", "Static", "Threshold"),
+    "sampler": ("Sampler",),
+    "settings": ("DecodeConfig", "Strategy"),
+    "tape": ("Tape",),
+    "types": ("Commit", "Draft", "Event", "Evidence", "Guarantee", "State", "TargetSpec"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "CheckpointError",
+    "Commit",
+    "ConfigError",
+    "DecodeConfig",
+    "Draft",
+    "DraftError",
+    "Event",
+    "Evidence",
+    "Guarantee",
+    "MismatchError",
+    "NonFiniteLogitsError",
+    "Result",
+    "Sampler",
+    "Sampling",
+    "Sequential",
+    "SpotkitError",
+    "StalledError",
+    "State",
+    "StateEquality",
+    "Static",
+    "Stats",
+    "Strategy",
+    "Tape",
+    "TargetSpec",
+    "Threshold",
+    "UnknownNameError",
+    "__version__",
+    "decode",
+    "load",
+    "strategy",
+    "stream",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value: Any = importlib.metadata.version("spotkit")
+    elif name in _MODULE_OF:
+        value = getattr(importlib.import_module(f"spotkit.{_MODULE_OF[name]}"), name)
+    else:
+        raise AttributeError(f"module 'spotkit' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
