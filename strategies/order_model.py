@@ -157,8 +157,9 @@ class OrderModel(nn.Module):
             raise CheckpointError(f"drafter={str(path)!r}: not a SPOT drafter of format {_FORMAT}; train it anew")
         names = {f.name for f in attrs.fields(OrderConfig)}
         try:
-            model = cls(OrderConfig(**{k: v for k, v in fields.items() if k in names}))
-            model.load_state_dict({k: v.float() for k, v in weights.items()})
+            with torch.device("meta"):  # fresh weights would draw from the global generator
+                model = cls(OrderConfig(**{k: v for k, v in fields.items() if k in names}))
+            model.load_state_dict({k: v.float() for k, v in weights.items()}, assign=True)
         except (TypeError, RuntimeError, ConfigError) as error:
             raise CheckpointError(f"drafter={str(path)!r}: weights and sizes disagree: {error}") from error
         return model.eval()

@@ -44,6 +44,11 @@ class SpotTrainer:
     held_weight: float = 0.3
     seed: int = 0
 
+    @property
+    def reads(self) -> str:
+        """The format of the examples."""
+        return f"order-inputs-1/depth={self.depth}"
+
     def inputs(
         self, state: State, *, evidence: Evidence, rule: DecodingRule, sampler: Sampler
     ) -> dict[str, Tensor]:

@@ -14,7 +14,15 @@ from spotkit.types import Evidence, State, TargetSpec
 
 @runtime_checkable
 class Trainer(Protocol):
-    """How one kind of drafter is trained; registered under the entry-point group `spotkit.trainers`."""
+    """How one kind of drafter is trained.
+
+    Registered under the entry-point group `spotkit.trainers` as a class or function that takes `seed`.
+    """
+
+    @property
+    def reads(self) -> str:
+        """Names what `inputs` depends on: examples collected under another name are not used again."""
+        ...
 
     def inputs(
         self, state: State, *, evidence: Evidence, rule: DecodingRule, sampler: Sampler
