@@ -1,0 +1,195 @@
+"""Loading a target from a checkpoint folder or the Hugging Face hub, whatever its family."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+
+from spotkit import embedded
+from spotkit.errors import CheckpointError, ConfigError, UnknownNameError
+from spotkit.protocols import Target
+from spotkit.registry import ADAPTERS
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_FILES = ["*.json", "*.jinja", "*.safetensors", "*.txt"]
+_DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
+_PLACEMENTS = ("auto", "balanced", "balanced_low_0", "sequential")
+_ATTENTION = ("sdpa", "eager")
+_LAYOUTS = ("tree", "batch")
+
+
+class Adapter(Protocol):
+    """A model family: what stands behind an entry point of group `spotkit.adapters`, usually a class."""
+
+    def matches(self, config: Mapping[str, Any]) -> bool:
+        """Whether a checkpoint with this `config.json` is of the family."""
+        ...
+
+    def load(
+        self,
+        folder: Path,
+        *,
+        name: str,
+        config: Mapping[str, Any],
+        dtype: torch.dtype | str,
+        device_map: Any,
+        block_length: int | None,
+        attn_implementation: str,
+        layout: Literal["tree", "batch"],
+    ) -> Target:
+        """The target in `folder`, called `name` in its spec; the options have been checked."""
+        ...
+
+
+def load(
+    source: str | Path,
+    *,
+    adapter: str | None = None,
+    device_map: Any = None,
+    dtype: torch.dtype | str | None = None,
+    block_length: int | None = None,
+    attn_implementation: str = "sdpa",
+    layout: Literal["tree", "batch"] = "tree",
+    local_files_only: bool = False,
+) -> Target:
+    """Loads a target.
+
+    No code of the checkpoint is run: the weights go into transformers' own classes.
+
+    Args:
+        source: a folder, a hub id ("owner/name"), or "embedded" for the model that ships with spotkit.
+        adapter: the model family; by default the adapter that knows the checkpoint's `config.json`.
+        device_map: where the weights go: None (CPU), a device, or what accelerate takes ("auto", a mapping).
+        dtype: "float32", "bfloat16", "float16", "float64" or a torch type; None or "auto" keeps the checkpoint's.
+        block_length: None takes the checkpoint's.
+        attn_implementation: "sdpa" or "eager".
+        layout: how the states of a pass are laid out: "tree" or "batch"; see `spotkit.adapters.base`.
+        local_files_only: never ask the hub, take what has been downloaded (as does `HF_HUB_OFFLINE=1`).
+
+    Raises:
+        ConfigError: an option with a value that it cannot have.
+        CheckpointError: the checkpoint is missing, incomplete or damaged.
+        UnknownNameError: no installed adapter knows the model.
+    """
+    if block_length is not None and (
+        isinstance(block_length, bool) or not isinstance(block_length, int) or block_length < 1
+    ):
+        raise ConfigError(
+            f"block_length={block_length!r}: give an integer of at least 1, or None for the checkpoint's"
+        )
+    _one_of("attn_implementation", attn_implementation, _ATTENTION)
+    _one_of("layout", layout, _LAYOUTS)
+    numbers, placement = _dtype(dtype), _placement(device_map)
+    folder = _folder(source, ["config.json"], local_files_only)
+    config = _config(folder)
+    family = _adapter(config, folder, adapter)
+    if not _is_local(source):
+        folder = _folder(source, _FILES, local_files_only)
+    target: Target = family.load(
+        folder,
+        name=str(source) if source == "embedded" or not _is_local(source) else folder.resolve().name,
+        config=config,
+        dtype=numbers,
+        device_map=placement,
+        block_length=block_length,
+        attn_implementation=attn_implementation,
+        layout=layout,
+    )
+    return target
+
+
+def tokenizer_of(target: Target) -> Any:
+    """The target's tokenizer.
+
+    Raises:
+        CheckpointError: it has none.
+    """
+    tokenizer = getattr(target, "tokenizer", None)
+    if tokenizer is None:
+        raise CheckpointError(
+            f"tokenizer: {target.spec.name} came without one, so it takes and gives token ids only; put the "
+            "tokenizer.json of its checkpoint into its folder"
+        )
+    return tokenizer
+
+
+def _is_local(source: str | Path) -> bool:
+    return source == "embedded" or Path(source).is_dir()
+
+
+def _folder(source: str | Path, patterns: list[str], local_files_only: bool) -> Path:
+    """The folder that holds the checkpoint's files, downloaded if it is on the hub."""
+    if _is_local(source):
+        return embedded.path() if source == "embedded" else Path(source)
+    if not isinstance(source, str) or not _HUB_ID.fullmatch(source):
+        raise CheckpointError(f"{source}: no such folder; give a checkpoint's folder or a hub id like owner/name")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(source, allow_patterns=patterns, local_files_only=local_files_only))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{source}: neither a folder nor to be had from the hub ({error}); check the name, the network and the "
+            f"access rights, or download it first with `hf download {source}`"
+        ) from error
+
+
+def _config(folder: Path) -> Mapping[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"{folder}: has no config.json; give the folder of a checkpoint")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON ({error}); download it again") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path}: holds {type(config).__name__}, not an object; download it again")
+    return config
+
+
+def _adapter(config: Mapping[str, Any], folder: Path, name: str | None) -> Any:
+    if name is not None:
+        return ADAPTERS.get(name)
+    matching = {n: part for n, part in ADAPTERS.working().items() if part.matches(config)}
+    if len(matching) > 1:
+        raise ConfigError(f"adapter=None: {', '.join(matching)} all know {folder}; name one of them")
+    if not matching:
+        raise UnknownNameError(
+            f"model_type={config.get('model_type')!r} (architectures {config.get('architectures')!r}) of {folder}: "
+            f"no adapter knows it. {ADAPTERS.summary()}"
+        )
+    return next(iter(matching.values()))
+
+
+def _one_of(field: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{field}={value!r}: choose one of {', '.join(choices)}")
+
+
+def _dtype(value: torch.dtype | str | None) -> torch.dtype | str:
+    if value is None or value == "auto":
+        return "auto"
+    named = str(value).removeprefix("torch.")
+    _one_of("dtype", named, _DTYPES)
+    dtype: torch.dtype = getattr(torch, named)
+    return dtype
+
+
+def _placement(value: Any) -> Any:
+    """Checks a device; what accelerate takes besides goes through."""
+    if isinstance(value, str) and value not in _PLACEMENTS:
+        try:
+            device = torch.device(value)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"device_map={value!r}: give a device (cpu, cuda, cuda:0, mps), one of "
+                f"{', '.join(_PLACEMENTS)}, or a mapping of module names to devices"
+            ) from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ConfigError(f"device_map={value!r}: this torch sees no CUDA device; use cpu")
+    return value
