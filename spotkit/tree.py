@@ -45,7 +45,8 @@ def assemble(state: State, draft: Draft | None, *, budget: int, spec: TargetSpec
     legal = (states.canvas >= 0) & (states.canvas < spec.vocab_size) & (states.canvas != spec.mask_id)
     kept = ~root.committed | (states.committed & (states.canvas == root.canvas))
     extends = (kept & (~added | (legal & states.exists))).all(-1) & added.any(-1)
-    valid = draft.valid & live & extends & states.active.any(-1)  # a full window has nothing to be scored for
+    valid = draft.valid & live & extends & (states.step >= 0)
+    valid = valid & states.active.any(-1)  # a full window has nothing to be scored for
     states, valid = _front(states, valid, 4 * budget)
     same = equal_states(states, states, with_step=True) & valid.unsqueeze(1)
     valid = valid & ~(same.tril(-1).any(-1))
@@ -56,7 +57,7 @@ def assemble(state: State, draft: Draft | None, *, budget: int, spec: TargetSpec
 
 def _check_shapes(state: State, draft: Draft) -> None:
     rows, width = state.canvas.shape
-    count = draft.valid.shape[-1]
+    count = draft.valid.shape[-1] if draft.valid.ndim else 0
     expected = {
         "states.canvas": (draft.states.canvas, (rows, count, width), torch.int64),
         "states.committed": (draft.states.committed, (rows, count, width), torch.bool),

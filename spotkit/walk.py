@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import attrs
 import torch
@@ -52,38 +53,53 @@ class Walk:
         Raises:
             NonFiniteLogitsError, StalledError: see the classes.
         """
-        path, k = [], 0
+        path: list[int] = []
+        k = 0
         links = self.links[row].tolist()
         while k >= 0:
-            self._check(row, k)
             path.append(k)
+            self._check(row, path)
             k = links[k] if links[k] not in path else -1
         return tuple(path)
 
-    def _check(self, row: int, k: int) -> None:
+    def _check(self, row: int, path: Sequence[int]) -> None:
+        """Checks the last state of `path`."""
+        k = path[-1]
         if bool(self.broken[row, k].any()):
             place = int(self.start[row, k]) + int(self.broken[row, k].long().argmax())
             raise NonFiniteLogitsError(
-                f"row {row}, position {place}, step {int(self.steps_before[row, k])}: the target's logits hold "
+                f"row {row}, position {place}, step {self._counts(row, path)[-1]}: the target's logits hold "
                 "NaN or infinity, or no finite value; check the weights and the dtype (bfloat16 or float32)"
             )
         if not bool(self.positions[row, k].any()):
             raise StalledError(
-                f"row {row}, step {int(self.steps_before[row, k])}: the decoding rule committed no position; "
+                f"row {row}, step {self._counts(row, path)[-1]}: the decoding rule committed no position; "
                 "a rule must commit at least one active position per step"
             )
+
+    def _counts(self, row: int, path: Sequence[int]) -> list[int]:
+        """Steps taken in the open block before each state of `path`.
+
+        Only the current state's own count is a fact: where the count decides nothing, a candidate is
+        accepted whatever count it claims.
+        """
+        blocks = self.open_block[row].tolist()
+        counts = [int(self.steps_before[row, path[0]])]
+        for k, after in pairwise(path):
+            counts.append(0 if blocks[after] > blocks[k] else counts[-1] + 1)
+        return counts
 
     def steps(self, row: int, path: Sequence[int]) -> tuple[Step, ...]:
         """The denoising steps along `path`."""
         steps = []
-        for k in path:
+        for k, count in zip(path, self._counts(row, path), strict=True):
             start = int(self.start[row, k])
             places = self.positions[row, k].nonzero().squeeze(-1).tolist()
             tokens = self.tokens[row, k].tolist()
             steps.append(
                 Step(
                     block=start + int(self.open_block[row, k]) * self.block_length,
-                    step=int(self.steps_before[row, k]),
+                    step=count,
                     positions=tuple(start + p for p in places),
                     tokens=tuple(tokens[p] for p in places),
                 )
