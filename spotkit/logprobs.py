@@ -14,6 +14,8 @@ from spotkit.types import LogProbs, TargetSpec
 
 Confidence = Literal["raw", "tempered", "filtered"]
 
+_COLDEST = 1e-30  # float32 cannot divide by less, and no gap between log-probs is smaller relative to it
+
 
 def _temperature(_: object, field: attrs.Attribute[float], value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
@@ -64,8 +66,10 @@ def normalise(logits: Tensor, spec: TargetSpec) -> Tensor:
     if spec.token_limit is not None:
         never = never | (ids >= spec.token_limit)
     wide = wide.masked_fill(never, -math.inf)
-    total = wide.logsumexp(-1, keepdim=True)
-    return wide - total.masked_fill(~total.isfinite(), math.nan)
+    broken = ~wide.amax(-1, keepdim=True).isfinite()
+    # Not logsumexp: of a single wide row it sums in another order than of many, and a state must get the
+    # same bits whatever it is scored with.
+    return wide.log_softmax(-1).masked_fill(broken, math.nan)
 
 
 def form(logits: Tensor, *, index: Tensor, sampling: Sampling, spec: TargetSpec) -> LogProbs:
@@ -73,9 +77,15 @@ def form(logits: Tensor, *, index: Tensor, sampling: Sampling, spec: TargetSpec)
     raw = normalise(logits, spec)
     if sampling.greedy:
         return LogProbs(raw=raw, tempered=raw, law=raw, index=index)
-    tempered = raw if sampling.temperature == 1 else (raw / sampling.temperature).log_softmax(-1)
+    tempered = raw if sampling.temperature == 1 else temper(raw, sampling.temperature)
     law = _filter(tempered, sampling) if sampling.filtered else tempered
     return LogProbs(raw=raw, tempered=tempered, law=law, index=index)
+
+
+def temper(logprobs: Tensor, temperature: float) -> Tensor:
+    """Log-probs at `temperature`, from those at temperature 1; the best token stays finite at any temperature."""
+    gaps = logprobs - logprobs.amax(-1, keepdim=True)
+    return (gaps / max(temperature, _COLDEST)).log_softmax(-1)
 
 
 def _filter(logprobs: Tensor, sampling: Sampling) -> Tensor:
