@@ -10,9 +10,9 @@ from torch import Tensor
 
 from spotkit import stop
 from spotkit.errors import ConfigError
+from spotkit.protocols import Target
 from spotkit.sampler import Sampler
 from spotkit.settings import DecodeConfig, Strategy, guarantee_of
-from spotkit.tape import Tape
 from spotkit.types import State, TargetSpec
 
 
@@ -44,6 +44,21 @@ class Job:
         )
 
 
+def check_parts(target: Target, strategy: Strategy, config: DecodeConfig) -> DecodeConfig:
+    """The configuration, with a seed.
+
+    Raises:
+        ConfigError: one of the three is something else.
+    """
+    if isinstance(target, type) or not isinstance(target, Target):
+        raise ConfigError(f"target={target!r}: give an instance that follows the Target protocol")
+    if not isinstance(strategy, Strategy):
+        raise ConfigError(f"strategy={strategy!r}: give a Strategy: rule, drafter and acceptance rule together")
+    if not isinstance(config, DecodeConfig):
+        raise ConfigError(f"config={config!r}: give a DecodeConfig")
+    return config.seeded()
+
+
 def check_prompts(prompts: Sequence[Sequence[int] | Tensor], spec: TargetSpec) -> list[Tensor]:
     """The prompts as int64 tensors `[P_b]`.
 
@@ -51,14 +66,19 @@ def check_prompts(prompts: Sequence[Sequence[int] | Tensor], spec: TargetSpec) -
         ConfigError: no prompt, an empty prompt, a mask id or an id outside the vocabulary.
     """
     if isinstance(prompts, (str, bytes)):
-        raise ConfigError("prompts: give token ids, one sequence per row, not text; encode it first")
+        raise ConfigError(f"prompts={prompts!r}: give token ids, one sequence per row, not text; encode it first")
+    if not isinstance(prompts, (Sequence, Tensor)):
+        raise ConfigError(f"prompts={prompts!r}: give a sequence of prompts, each a sequence of token ids")
     if len(prompts) == 0:
         raise ConfigError("prompts=[]: give at least one prompt")
     ids = []
     for row, prompt in enumerate(prompts):
-        if not isinstance(prompt, Tensor) and not isinstance(prompt, Sequence):
+        if isinstance(prompt, (str, bytes)) or not isinstance(prompt, (Tensor, Sequence)):
             raise ConfigError(f"prompts[{row}]={prompt!r}: give a sequence of token ids per row")
-        tensor = torch.as_tensor(prompt)
+        try:
+            tensor = torch.as_tensor(prompt)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(f"prompts[{row}]={prompt!r}: give integer token ids ({error})") from error
         if tensor.ndim != 1 or tensor.numel() == 0:
             raise ConfigError(
                 f"prompts[{row}]: shape {list(tensor.shape)}; give at least one token id (a start token, say)"
@@ -93,14 +113,16 @@ def begin(
 ) -> tuple[Job, State, list[Tensor]]:
     """The fixed part of the decode, the first state, and the ids that lie before its canvas."""
     promised = guarantee_of(strategy)
-    if config.guarantee is not None and config.guarantee is not promised:
+    if config.guarantee is not None and not promised.covers(config.guarantee):
         raise ConfigError(
             f"guarantee={config.guarantee.name}: {type(strategy.acceptance).__name__} gives {promised.name}; "
             "use StateEquality, or ask for less"
         )
     names = list(range(len(ids))) if row_ids is None else list(row_ids)
     if len(names) != len(ids):
-        raise ConfigError(f"row_ids: {len(names)} ids for {len(ids)} prompts; give one per prompt")
+        raise ConfigError(f"row_ids={names}: {len(names)} ids for {len(ids)} prompts; give one per prompt")
+    if any(isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < 2**63 for n in names):
+        raise ConfigError(f"row_ids={names}: give integers from 0 to 2**63 - 1")
     length = spec.block_length
     prompt_end = torch.tensor([len(p) for p in ids])
     text_end = prompt_end + config.max_new_tokens
@@ -116,12 +138,11 @@ def begin(
         canvas[row, : len(tail)] = tail
         committed[row, : len(tail)] = True
     state = State(canvas, committed, torch.zeros_like(start), start, limit, torch.tensor(names), length)
-    tape = Tape(seed=config.seed or 0, keyed_by=config.keyed_by)
     job = Job(
         spec=spec,
         strategy=strategy,
         config=config,
-        sampler=Sampler(config.sampling, tape),
+        sampler=Sampler(config.sampling, config.tape()),
         prompt_end=prompt_end.to(device),
         text_end=text_end.to(device),
     )

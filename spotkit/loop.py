@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,12 +12,12 @@ import torch
 from torch import Tensor
 
 from spotkit import stop, tree
-from spotkit.begin import Job, begin, check_prompts
+from spotkit.begin import Job, begin, check_parts, check_prompts
 from spotkit.logprobs import form, normalise
 from spotkit.protocols import Target
 from spotkit.results import Collector, Result, RowResult
 from spotkit.settings import DecodeConfig, Strategy, guarantee_of
-from spotkit.types import Commit, Event, Evidence, LogProbs, State, TargetSpec
+from spotkit.types import Commit, Event, Evidence, LogProbs, State, Step, TargetSpec
 from spotkit.walk import Walk
 
 
@@ -44,10 +43,10 @@ def decode(
         ConfigError: a prompt or option that cannot be decoded, before any pass.
         NonFiniteLogitsError: the target returned NaN or infinity where a decision was due.
     """
-    seed = config.seed if config.seed is not None else secrets.randbits(62)
-    config = attrs.evolve(config, seed=seed)
+    config = check_parts(target, strategy, config)
+    events = stream(target, prompts, strategy=strategy, config=config, row_ids=row_ids)
     collector = Collector.of(len(prompts))
-    for event in stream(target, prompts, strategy=strategy, config=config, row_ids=row_ids):
+    for event in events:
         collector.add(event)
     return results_of(target.spec, prompts, collector, strategy=strategy, config=config)
 
@@ -79,6 +78,7 @@ def stream(
     row_ids: Sequence[int] | None = None,
 ) -> Iterator[Event]:
     """Decodes like `decode`, yielding one event per pass."""
+    config = check_parts(target, strategy, config)
     spec = target.spec
     ids = check_prompts(prompts, spec)
     carry = strategy.drafter.init(spec, batch_size=len(ids))
@@ -111,7 +111,8 @@ def _passes(target: Target, job: Job, state: State, context: Any, carry: Any) ->
         walk = Walk.copy(candidates, commit, links, logprobs)
         paths = tuple(walk.path(row) if live else () for row, live in enumerate(active))
         last = torch.tensor([path[-1] if path else 0 for path in paths], device=logits.device)
-        state = successors.map(lambda t: _pick(t, last))  # noqa: B023 - used at once
+        steps = tuple(walk.steps(row, path) if path else () for row, path in enumerate(paths))
+        state = _counted(successors.map(lambda t: _pick(t, last)), steps)  # noqa: B023 - used at once
         if strategy.budget > 1:
             evidence = Evidence(
                 normalise(_pick(logits, last), job.spec),
@@ -124,7 +125,7 @@ def _passes(target: Target, job: Job, state: State, context: Any, carry: Any) ->
             candidates=candidates,
             valid=valid,
             paths=paths,
-            steps=tuple(walk.steps(row, path) for row, path in enumerate(paths)),
+            steps=steps,
             state=state,
             seconds=time.perf_counter() - begun,
             draft_seconds=drafted - begun,
@@ -141,6 +142,12 @@ def _decide(logits: Tensor, candidates: State, valid: Tensor, job: Job) -> tuple
     due = candidates.active & valid.unsqueeze(-1)
     logprobs = form(logits[due], index=due, sampling=job.sampler.sampling, spec=job.spec)
     return logprobs, job.strategy.rule.commit(logprobs, state=candidates, sampler=job.sampler)
+
+
+def _counted(state: State, steps: Sequence[Sequence[Step]]) -> State:
+    """`state` with its step counts taken from the `steps` that led there, not from what candidates claimed."""
+    taken = torch.tensor([row[-1].step + 1 if row else 0 for row in steps], device=state.step.device)
+    return attrs.evolve(state, step=torch.where(state.step == 0, state.step, taken))
 
 
 def _pick(tensor: Tensor, which: Tensor) -> Tensor:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import secrets
+from collections.abc import Callable
+from typing import Any, Literal
 
 import attrs
 
 from spotkit.errors import ConfigError
 from spotkit.logprobs import Sampling
 from spotkit.protocols import AcceptanceRule, DecodingRule, Drafter
+from spotkit.tape import Tape
 from spotkit.types import Guarantee, positive
 
 
@@ -43,6 +46,14 @@ def _count(_: object, field: attrs.Attribute[int], value: int) -> None:
         raise ConfigError(f"{field.name}={value!r}: give the number of tokens to write, at least 1")
 
 
+def _instance(kind: type) -> Callable[[object, attrs.Attribute[Any], Any], None]:
+    def check(_: object, field: attrs.Attribute[Any], value: Any) -> None:
+        if not isinstance(value, kind):
+            raise ConfigError(f"{field.name}={value!r}: give a {kind.__name__}")
+
+    return check
+
+
 @attrs.frozen
 class DecodeConfig:
     """What to decode.
@@ -58,11 +69,24 @@ class DecodeConfig:
     """
 
     max_new_tokens: int = attrs.field(default=256, validator=_count)
-    sampling: Sampling = attrs.field(factory=Sampling, validator=attrs.validators.instance_of(Sampling))
+    sampling: Sampling = attrs.field(factory=Sampling, validator=_instance(Sampling))
     seed: int | None = 0
     keyed_by: Literal["step", "position"] = "step"
-    finish_block: bool = False
-    guarantee: Guarantee | None = None
+    finish_block: bool = attrs.field(default=False, validator=_instance(bool))
+    guarantee: Guarantee | None = attrs.field(
+        default=None, validator=attrs.validators.optional(_instance(Guarantee))
+    )
+
+    def __attrs_post_init__(self) -> None:
+        self.tape()
+
+    def seeded(self) -> DecodeConfig:
+        """The same, with a fresh seed if it has none."""
+        return self if self.seed is not None else attrs.evolve(self, seed=secrets.randbits(62))
+
+    def tape(self) -> Tape:
+        """The tape of the decode (that of seed 0 as long as there is no seed)."""
+        return Tape(seed=0 if self.seed is None else self.seed, keyed_by=self.keyed_by)
 
 
 def guarantee_of(strategy: Strategy) -> Guarantee:

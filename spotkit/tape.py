@@ -38,6 +38,11 @@ def _seed(_: object, field: attrs.Attribute[int], value: int) -> None:
         raise ConfigError(f"{field.name}={value!r}: give an integer from 0 to 2**63 - 1")
 
 
+def _keyed_by(_: object, field: attrs.Attribute[str], value: str) -> None:
+    if value not in ("step", "position"):
+        raise ConfigError(f"{field.name}={value!r}: choose step or position")
+
+
 @attrs.frozen
 class Tape:
     """Counter-based Gumbel noise.
@@ -50,9 +55,7 @@ class Tape:
     """
 
     seed: int = attrs.field(default=0, validator=_seed)
-    keyed_by: Literal["step", "position"] = attrs.field(
-        default="step", validator=attrs.validators.in_(("step", "position"))
-    )
+    keyed_by: Literal["step", "position"] = attrs.field(default="step", validator=_keyed_by)
 
     def keys(self, *, row: Tensor, position: Tensor, step: Tensor) -> Tensor:
         """One 64-bit key per place; the three tensors broadcast."""

@@ -30,6 +30,11 @@ class Guarantee(enum.Enum):
     EXACT_LAW = "same distribution as the plain decoder"
     APPROXIMATE = "no promise"
 
+    def covers(self, other: Guarantee) -> bool:
+        """Whether whoever promises this promises `other` as well."""
+        ranks = list(Guarantee)
+        return ranks.index(self) <= ranks.index(other)
+
 
 @attrs.frozen
 class TargetSpec:
@@ -58,6 +63,11 @@ class TargetSpec:
             raise ConfigError(f"token_limit={limit}: must lie in 1..vocab_size={self.vocab_size}")
         if self.mask_id < 0:
             raise ConfigError(f"mask_id={self.mask_id}: must not be negative")
+        if self.attention == "full" and self.block_grid != "prompt":
+            raise ConfigError(
+                f"block_grid={self.block_grid!r}: with attention='full' every row of a batch needs a canvas of the "
+                "same length, so blocks must begin at the end of the prompt; use block_grid='prompt'"
+            )
 
 
 @attrs.frozen(eq=False)
