@@ -76,8 +76,8 @@ def inputs_of(state: State, *, evidence: Evidence, seen: Expectation) -> OrderIn
     flags = torch.stack([active, later, state.committed & evidence.committed, since], -1)
     known = evidence.known.unsqueeze(-1)
     return OrderInputs(
-        top=top.clamp(-30.0, 0.0).masked_fill(~known, -30.0),
-        log_odds=seen.log_odds[:, 0].masked_fill(~evidence.known, 0.0),
+        top=top.float().clamp(-30.0, 0.0).masked_fill(~known, -30.0),
+        log_odds=seen.log_odds[:, 0].float().masked_fill(~evidence.known, 0.0),
         flags=flags,
         block_length=state.block_length,
     )
