@@ -41,9 +41,7 @@ def log_odds(logprob: Tensor) -> Tensor:
     return (logprob - (-logprob.clamp(max=0.0).expm1()).clamp(min=1e-30).log()).clamp(-LIMIT, LIMIT)
 
 
-def expect(
-    state: State, *, evidence: Evidence, rule: DecodingRule, sampler: Sampler, depth: int
-) -> Expectation:
+def expect(state: State, *, evidence: Evidence, rule: DecodingRule, sampler: Sampler, depth: int) -> Expectation:
     """What each position would commit at each of the next `depth` steps if the evidence stood.
 
     Under noise a step's confidence is that of the token which the noise of *that step* picks, and the tape

@@ -25,8 +25,11 @@ def outlooks(
 ) -> list[Outlook]:
     """One outlook per row, copied to the host; `[B, D, N]` each, `known` `[B, N]`, `shifts` `[B, N, N]`."""
     arrays = [t.cpu().numpy() for t in (tokens, scores.float(), held.float(), known)]
-    pairs = [None] * len(tokens) if shifts is None else list(shifts.float().cpu().numpy())
-    return [Outlook(*fields, shifts=pair) for *fields, pair in zip(*arrays, pairs, strict=True)]
+    views = [Outlook(*fields) for fields in zip(*arrays, strict=True)]
+    if shifts is None:
+        return views
+    pairs = shifts.float().cpu().numpy()
+    return [attrs.evolve(view, shifts=pair) for view, pair in zip(views, pairs, strict=True)]
 
 
 def grow_rows(state: State, views: list[Outlook], *, rule: Scheduled, count: int) -> Draft | None:
@@ -67,9 +70,7 @@ class ConfidenceTree:
         carry: TargetSpec,
     ) -> tuple[Draft | None, TargetSpec]:
         if not isinstance(rule, Scheduled):
-            chain = rule_chain(
-                state, evidence=evidence, rule=rule, sampler=sampler, spec=carry, depth=budget - 1
-            )
+            chain = rule_chain(state, evidence=evidence, rule=rule, sampler=sampler, spec=carry, depth=budget - 1)
             return chain, carry
         seen = expect(state, evidence=evidence, rule=rule, sampler=sampler, depth=budget)
         views = outlooks(seen.tokens, SHARPNESS * seen.log_odds, seen.logprob.exp(), evidence.known)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,11 +26,15 @@ _FORMAT = 1
 _PLACES = 128  # canvas positions told apart
 
 
+def _lengths(value: Iterable[int]) -> tuple[int, ...]:
+    return tuple(value)
+
+
 @attrs.frozen
 class OrderConfig:
     """Sizes of an order model and what it was made for."""
 
-    block_lengths: tuple[int, ...] = attrs.field(converter=tuple)
+    block_lengths: tuple[int, ...] = attrs.field(converter=_lengths)
     """Block lengths it was trained on; it serves no other."""
     vocab_size: int = attrs.field(validator=positive)
     target: str = ""
@@ -151,8 +156,9 @@ class OrderModel(nn.Module):
             fields = json.loads((path / "drafter.json").read_text())
             weights = load_file(path / "drafter.safetensors")
         except Exception as error:
-            raise CheckpointError(f"drafter={str(path)!r}: cannot be read ({error}); train one with "
-                                  "`spotkit train-drafter`") from error
+            raise CheckpointError(
+                f"drafter={str(path)!r}: cannot be read ({error}); train one with `spotkit train-drafter`"
+            ) from error
         if not isinstance(fields, dict) or fields.get("kind") != "spot" or fields.get("format") != _FORMAT:
             raise CheckpointError(f"drafter={str(path)!r}: not a SPOT drafter of format {_FORMAT}; train it anew")
         names = {f.name for f in attrs.fields(OrderConfig)}

@@ -60,9 +60,7 @@ class Spot:
         carry: TargetSpec,
     ) -> tuple[Draft | None, TargetSpec]:
         if not isinstance(rule, Scheduled):
-            chain = rule_chain(
-                state, evidence=evidence, rule=rule, sampler=sampler, spec=carry, depth=budget - 1
-            )
+            chain = rule_chain(state, evidence=evidence, rule=rule, sampler=sampler, spec=carry, depth=budget - 1)
             return chain, carry
         seen = expect(state, evidence=evidence, rule=rule, sampler=sampler, depth=budget)
         answer = self.model(inputs_of(state, evidence=evidence, seen=seen))

@@ -49,9 +49,7 @@ class SpotTrainer:
         """The format of the examples."""
         return f"order-inputs-1/depth={self.depth}"
 
-    def inputs(
-        self, state: State, *, evidence: Evidence, rule: DecodingRule, sampler: Sampler
-    ) -> dict[str, Tensor]:
+    def inputs(self, state: State, *, evidence: Evidence, rule: DecodingRule, sampler: Sampler) -> dict[str, Tensor]:
         """What the order model reads, and the expected tokens and log-odds of later steps `[B, D, N]`."""
         seen = expect(state, evidence=evidence, rule=rule, sampler=sampler, depth=self.depth)
         read = inputs_of(state, evidence=evidence, seen=seen)

@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 
 def save_training(path: Path, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], *, step: int) -> None:
     """Writes the state after `step` steps; an interrupted write leaves the old file."""
     tensors = {f"model/{name}": p for name, p in model.named_parameters()}
-    names = {p: name for name, p in model.named_parameters()}
+    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     for i, optimizer in enumerate(optimizers):
         for parameter, slots in optimizer.state.items():
             tensors |= {f"{i}/{names[parameter]}/{slot}": value for slot, value in slots.items()}

@@ -60,9 +60,9 @@ class Recipe:
 def trajectories(
     target: Target, prompts: Sequence[Sequence[int]], *, trainer: Trainer, recipe: Recipe, first_row: int = 0
 ) -> dict[str, Tensor]:
-    """Examples of all passes of the plain decoder on `prompts`: the trainer's inputs, and the labels
+    """Examples of all passes of the plain decoder on `prompts`: the trainer's inputs, and the labels.
 
-    `time` (steps from the current state until the position commits, `NEVER` if it does not) `[E, N]` and
+    Labels: `time` (steps from the current state until the position commits, `NEVER` if it does not) `[E, N]` and
     `final` (the token it commits) `[E, N]`.
     """
     seen: list[tuple[State, dict[str, Tensor]]] = []
