@@ -82,6 +82,8 @@ def load(
         raise ConfigError(
             f"block_length={block_length!r}: give an integer of at least 1, or None for the checkpoint's"
         )
+    if not isinstance(source, (str, Path)):
+        raise ConfigError(f"source={source!r}: give a folder, a hub id like owner/name, or 'embedded'")
     _one_of("attn_implementation", attn_implementation, _ATTENTION)
     _one_of("layout", layout, _LAYOUTS)
     numbers, placement = _dtype(dtype), _placement(device_map)
