@@ -3,50 +3,17 @@
 from __future__ import annotations
 
 import attrs
-import torch
 
 from spotkit.capabilities import Scheduled
+from spotkit.growth import grow_rows, outlooks
 from spotkit.outlook import expect
 from spotkit.protocols import DecodingRule
 from spotkit.sampler import Sampler
-from spotkit.tree import Growth, Outlook, materialise, rule_chain
+from spotkit.tree import rule_chain
 from spotkit.types import Draft, Evidence, State, TargetSpec
 
 SHARPNESS = 2.0
 """Factor on the log-odds of the stale confidence, as Plackett-Luce scores of the commit order."""
-
-
-def outlooks(
-    tokens: torch.Tensor,
-    scores: torch.Tensor,
-    held: torch.Tensor,
-    known: torch.Tensor,
-    shifts: torch.Tensor | None = None,
-) -> list[Outlook]:
-    """One outlook per row, copied to the host; `[B, D, N]` each, `known` `[B, N]`, `shifts` `[B, N, N]`."""
-    arrays = [t.cpu().numpy() for t in (tokens, scores.float(), held.float(), known)]
-    views = [Outlook(*fields) for fields in zip(*arrays, strict=True)]
-    if shifts is None:
-        return views
-    pairs = shifts.float().cpu().numpy()
-    return [attrs.evolve(view, shifts=pair) for view, pair in zip(views, pairs, strict=True)]
-
-
-def grow_rows(state: State, views: list[Outlook], *, rule: Scheduled, count: int) -> Draft | None:
-    """Grows a tree of at most `count` candidates for every row."""
-    length = state.block_length
-    active = state.active.any(-1).tolist()
-    free = (~state.committed & state.exists).cpu().numpy()
-    rows = []
-    for row, view in enumerate(views):
-        first, begun = int(state.open_block[row]), int(state.step[row])
-
-        def quota(block: int, step: int, first: int = first, begun: int = begun) -> int:
-            return rule.quota(step + (begun if block == first else 0), block_length=length)
-
-        growth = Growth(view, quota, rule.by_confidence, length, free[row])
-        rows.append(growth.grow(count) if active[row] else [])
-    return materialise(state, rows)
 
 
 @attrs.frozen

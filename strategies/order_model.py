@@ -18,12 +18,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from spotkit.errors import CheckpointError, ConfigError
+from spotkit.errors import CheckpointError, ConfigError, MismatchError
 from spotkit.outlook import LIMIT, TOP, Expectation, log_odds
 from spotkit.types import Evidence, State, positive
 
 _FORMAT = 1
-_PLACES = 128  # canvas positions told apart
+PLACES = 96
+"""Canvas positions told apart: three blocks of 32."""
 
 
 def _lengths(value: Iterable[int]) -> tuple[int, ...]:
@@ -96,13 +97,13 @@ class OrderModel(nn.Module):
         self.config = config
         width = config.width
         self.read = nn.Linear(TOP + 4 + 4, width)
-        self.place = nn.Embedding(_PLACES, width)
+        self.place = nn.Embedding(PLACES, width)
         layer = nn.TransformerEncoderLayer(
             width, config.heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
         )
         self.layers = nn.TransformerEncoder(layer, config.layers, enable_nested_tensor=False)
         self.answer = nn.Linear(width, 3 + 2 * config.pair_rank)
-        self.near = nn.Parameter(torch.zeros(2 * _PLACES - 1))
+        self.near = nn.Parameter(torch.zeros(2 * PLACES - 1))
         self.scale = nn.Parameter(torch.tensor(1.5))
         nn.init.zeros_(self.answer.weight)
         nn.init.zeros_(self.answer.bias)
@@ -118,12 +119,16 @@ class OrderModel(nn.Module):
         plain = torch.stack([odds, first, entropy, margin / 30.0], -1)
         features = torch.cat([top / 10.0 + 1.0, plain, inputs.flags.to(top.dtype)], -1)
         count = top.shape[1]
+        if count > PLACES:
+            raise MismatchError(
+                f"window: {count} canvas positions; this drafter tells {PLACES} apart, so take fewer or shorter blocks"
+            )
         places = torch.arange(count, device=top.device)
         hidden = self.layers(self.read(features) + self.place(places))
         answer = self.answer(hidden)
         rank = self.config.pair_rank
         givers, takers = answer[..., 3 : 3 + rank], answer[..., 3 + rank :]
-        distance = places.unsqueeze(0) - places.unsqueeze(1) + _PLACES - 1
+        distance = places.unsqueeze(0) - places.unsqueeze(1) + PLACES - 1
         shifts = givers @ takers.mT + self.near[distance]
         return OrderScores(residual=answer[..., 0], shifts=shifts, held=answer[..., 1:3])
 

@@ -15,13 +15,13 @@ import torch
 from spotkit import embedded
 from spotkit.capabilities import Scheduled
 from spotkit.errors import ConfigError, MismatchError
+from spotkit.growth import grow_rows, outlooks
 from spotkit.outlook import expect
 from spotkit.protocols import DecodingRule, Target
 from spotkit.sampler import Sampler
 from spotkit.tree import rule_chain
 from spotkit.types import Draft, Evidence, State, TargetSpec
 
-from .confidence_tree import grow_rows, outlooks
 from .order_model import OrderModel, inputs_of
 
 
@@ -64,8 +64,8 @@ class Spot:
             return chain, carry
         seen = expect(state, evidence=evidence, rule=rule, sampler=sampler, depth=budget)
         answer = self.model(inputs_of(state, evidence=evidence, seen=seen))
-        ahead = torch.arange(budget if seen.tokens.shape[1] == 1 else seen.tokens.shape[1]).log1p().view(1, -1, 1)
-        depth = ahead.shape[1]
+        depth = budget if seen.tokens.shape[1] == 1 else seen.tokens.shape[1]
+        ahead = torch.arange(depth, device=state.canvas.device).log1p().view(1, -1, 1)
         scores = self.model.scale * seen.log_odds + answer.residual.unsqueeze(1)
         held = (answer.held[..., 0].unsqueeze(1) + answer.held[..., 1].unsqueeze(1) * ahead).sigmoid()
         views = outlooks(
@@ -85,12 +85,10 @@ def spot(*, target: Target | None = None, drafter: str | Path | None = None) -> 
         ConfigError: no drafter given, and the target is not the embedded model.
         CheckpointError: the folder cannot be read.
     """
-    if drafter is None:
-        own = OrderModel.from_pretrained(embedded.drafter_path())
-        if target is not None and target.spec.fingerprint != own.config.target:
-            raise ConfigError(
-                "drafter=None: SPOT needs a drafter trained for this target; make one with "
-                "`spotkit train-drafter`, or use confidence_tree, which needs none"
-            )
-        return Spot(own)
-    return Spot(OrderModel.from_pretrained(drafter))
+    model = OrderModel.from_pretrained(embedded.drafter_path() if drafter is None else drafter)
+    if drafter is None and target is not None and target.spec.fingerprint != model.config.target:
+        raise ConfigError(
+            "drafter=None: SPOT needs a drafter trained for this target; make one with "
+            "`spotkit train-drafter`, or use confidence_tree, which needs none"
+        )
+    return Spot(model.to(getattr(target, "device", "cpu")))
