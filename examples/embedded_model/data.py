@@ -36,9 +36,9 @@ class Batch:
 
 def encode(tokenizer: PreTrainedTokenizerFast, item: Problem) -> tuple[list[int], list[int]]:
     """The ids of a problem's prompt and of its answer, which ends in the stop token."""
-    prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": item.question}], add_generation_prompt=True
-    )["input_ids"]
+    prompt = tokenizer.apply_chat_template([{"role": "user", "content": item.question}], add_generation_prompt=True)[
+        "input_ids"
+    ]
     answer = tokenizer.encode(item.solution, add_special_tokens=False)
     return prompt, [*answer, tokenizer.eos_token_id]
 

@@ -38,9 +38,7 @@ def train_tokenizer(seed: int, sample: int = 20_000) -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = (
-        f"user\n{p.question}\nassistant\n{p.solution}" for p in itertools.islice(problems(seed), sample)
-    )
+    texts = (f"user\n{p.question}\nassistant\n{p.solution}" for p in itertools.islice(problems(seed), sample))
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -58,3 +56,8 @@ def save_tokenizer(path: Path, seed: int) -> PreTrainedTokenizerFast:
     tokenizer = train_tokenizer(seed)
     tokenizer.save_pretrained(path)
     return tokenizer
+
+
+def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer that `save_tokenizer` wrote."""
+    return PreTrainedTokenizerFast.from_pretrained(path)

@@ -15,10 +15,12 @@ import torch
 import typer
 from data import attention, batch_of_step
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from safetensors.torch import load_file, save_file
-from tokenizer import save_tokenizer
+from safetensors.torch import save_file
+from tokenizer import load_tokenizer, save_tokenizer
 from torch import Tensor
-from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from spotkit.training.checkpoint import resume_training, save_training
 
 SIZES = dict(
     hidden_size=160,
@@ -80,11 +82,10 @@ def build(vocab_size: int, seed: int) -> Qwen3ForCausalLM:
 
 def sdar_config(tokenizer) -> dict:
     """`config.json` in SDAR's layout."""
-    sizes = {k: v for k, v in SIZES.items()}
     return {
         "architectures": ["SDARForCausalLM"],
         "model_type": "sdar",
-        **sizes,
+        **SIZES,
         "attention_bias": False,
         "attention_dropout": 0.0,
         "block_size": 16,
@@ -127,38 +128,9 @@ def export(model: Qwen3ForCausalLM, tokenizer, out: Path) -> None:
     (out / "generation_config.json").write_text(json.dumps(generation, indent=1) + "\n")
 
 
-def _save(path: Path, model: Qwen3ForCausalLM, optimizers: list, step: int) -> None:
-    tensors = {f"model/{k}": v for k, v in model.named_parameters()}
-    names = {p: n for n, p in model.named_parameters()}
-    for i, optimizer in enumerate(optimizers):
-        for p, state in optimizer.state.items():
-            tensors |= {f"opt{i}/{names[p]}/{k}": v for k, v in state.items()}
-    temporary = path.with_suffix(".tmp")
-    save_file({k: v.detach().contiguous() for k, v in tensors.items()}, temporary, metadata={"step": str(step)})
-    temporary.replace(path)
-
-
-def _resume(path: Path, model: Qwen3ForCausalLM, optimizers: list) -> int:
-    if not path.exists():
-        return 0
-    from safetensors import safe_open
-
-    with safe_open(path, "pt") as file:
-        step = int(file.metadata()["step"])
-    parameters = dict(model.named_parameters())
-    for key, value in load_file(path).items():
-        where, _, name = key.partition("/")
-        if where == "model":
-            parameters[name].data.copy_(value)
-        else:
-            name, _, slot = name.rpartition("/")
-            optimizers[int(where.removeprefix("opt"))].state[parameters[name]][slot] = value
-    return step
-
-
 def main(
     out: Annotated[Path, typer.Option(help="Folder of the checkpoint.")] = Path("embedded"),
-    steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 5000,
+    steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 2300,
     rows: Annotated[int, typer.Option(help="Texts per step.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of corpus, weights and noise.")] = 0,
     matrix_lr: Annotated[float, typer.Option(help="Learning rate of the matrices (Muon).")] = 0.02,
@@ -170,7 +142,7 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     if not (out / "tokenizer.json").exists():
         save_tokenizer(out, seed)
-    tokenizer = AutoTokenizer.from_pretrained(out)
+    tokenizer = load_tokenizer(out)
     model = build(len(tokenizer), seed)
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
@@ -181,7 +153,7 @@ def main(
     if compile:
         model.model.compile(dynamic=False)
     state = out / "training.safetensors"
-    start = _resume(state, model, optimizers)
+    start = resume_training(state, model, optimizers)
     bases = [matrix_lr, vector_lr]
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
     mean = math.nan
@@ -200,7 +172,7 @@ def main(
             mean = loss.item() if math.isnan(mean) else 0.98 * mean + 0.02 * loss.item()
             progress.update(bar, advance=1, description=f"loss {mean:.4f}")
             if (step + 1) % save_every == 0 or step + 1 == steps:
-                _save(state, model, optimizers, step + 1)
+                save_training(state, model, optimizers, step=step + 1)
                 export(model, tokenizer, out)
                 progress.console.log(f"step {step + 1}: loss {mean:.4f}")
 
