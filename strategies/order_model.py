@@ -96,7 +96,7 @@ class OrderModel(nn.Module):
         super().__init__()
         self.config = config
         width = config.width
-        self.read = nn.Linear(TOP + 4 + 4, width)
+        self.read = nn.Linear(TOP + 4 + 4 + 2, width)
         self.place = nn.Embedding(PLACES, width)
         layer = nn.TransformerEncoderLayer(
             width, config.heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
@@ -117,14 +117,16 @@ class OrderModel(nn.Module):
         margin = top[..., 0] - top[..., 1]
         first = log_odds(top[..., 0]) / LIMIT
         plain = torch.stack([odds, first, entropy, margin / 30.0], -1)
-        features = torch.cat([top / 10.0 + 1.0, plain, inputs.flags.to(top.dtype)], -1)
         count = top.shape[1]
         if count > PLACES:
             raise MismatchError(
-                f"window: {count} canvas positions; this drafter tells {PLACES} apart, so take fewer or shorter blocks"
+                f"window: {count} canvas positions; this drafter tells {PLACES} apart, so take fewer blocks"
             )
         places = torch.arange(count, device=top.device)
-        hidden = self.layers(self.read(features) + self.place(places))
+        block = places.div(inputs.block_length, rounding_mode="floor").to(top.dtype)
+        grid = torch.stack([block, torch.full_like(block, math.log2(inputs.block_length) / 5.0)], -1)
+        known = [top / 10.0 + 1.0, plain, inputs.flags.to(top.dtype), grid.expand(top.shape[0], -1, -1)]
+        hidden = self.layers(self.read(torch.cat(known, -1)) + self.place(places))
         answer = self.answer(hidden)
         rank = self.config.pair_rank
         givers, takers = answer[..., 3 : 3 + rank], answer[..., 3 + rank :]

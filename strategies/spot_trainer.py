@@ -67,8 +67,13 @@ class SpotTrainer:
             torch.manual_seed(self.seed)
             return OrderModel(OrderConfig(block_lengths, spec.vocab_size, spec.fingerprint))
 
-    def loss(self, model: nn.Module, batch: dict[str, Tensor], *, block_length: int) -> Tensor:
-        """Discounted Plackett-Luce loss of the next commits, plus the held-token loss (nats)."""
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], *, block_length: int, rng: torch.Generator) -> Tensor:
+        """Discounted Plackett-Luce loss of the next commits, plus the held-token loss (nats).
+
+        Canvases are cut to a random number of blocks, so that one model serves every window.
+        """
+        blocks = batch["time"].shape[-1] // block_length
+        batch = _first(batch, block_length * (1 + int(torch.randint(blocks, (1,), generator=rng))))
         path, answer, logits = self._logits(model, batch, block_length)
         weights = path.exists * self.discount ** torch.arange(path.exists.shape[1])
         order = nn.functional.cross_entropy(logits.flatten(0, 1), path.positions.flatten(), reduction="none")
@@ -132,6 +137,12 @@ class SpotTrainer:
         level, slope = answer.held.gather(1, at).unbind(-1)
         stale = _take(batch["tokens"], path.step).gather(-1, path.positions.unsqueeze(-1)).squeeze(-1)
         return level + slope * path.step.log1p(), stale == batch["final"].gather(1, path.positions)
+
+
+def _first(batch: dict[str, Tensor], width: int) -> dict[str, Tensor]:
+    """The examples with their canvases cut to the first `width` positions."""
+    axis = {"top": 1, "flags": 1, "known": 1, "time": 1, "final": 1, "odds": 2, "tokens": 2}
+    return {name: value.narrow(axis[name], 0, width) for name, value in batch.items()}
 
 
 def _take(values: Tensor, step: Tensor) -> Tensor:

@@ -174,7 +174,8 @@ def _change(rng: random.Random, scene: _Scene, total: int, last: bool) -> tuple[
         work = [
             f"Shared among {WORDS[k]} friends, that is {total} / {k} = {new} {s.thing} for each.",
             f"Shares: {total} / {k} = {new}.",
-            f"{link} {s.pronoun} shares them among {WORDS[k]} friends, and each gets {total} / {k} = {new} {s.thing}.",
+            f"{link} {s.pronoun} shares them among {WORDS[k]} friends, "
+            f"and each gets {total} / {k} = {new} {s.thing}.",
         ][s.style]
         return text, work, new, kind
     verb, where, gerund = rng.choice(GAINS if kind == "gain" else LOSSES)

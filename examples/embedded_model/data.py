@@ -62,7 +62,7 @@ def batch_of_step(tokenizer: PreTrainedTokenizerFast, *, seed: int, step: int, r
 def _pool(tokenizer: PreTrainedTokenizerFast, seed: int, pool: int, size: int) -> list[tuple[list[int], list[int]]]:
     rng = random.Random(f"{seed}/pool/{pool}")
     encoded = (encode(tokenizer, problem(rng)) for _ in itertools.count())
-    fitting = (t for t in encoded if GRID <= len(t[0]) and len(t[0]) + len(t[1]) <= MAX_LENGTH)
+    fitting = (t for t in encoded if len(t[0]) >= GRID and len(t[0]) + len(t[1]) <= MAX_LENGTH)
     return sorted(itertools.islice(fitting, size), key=lambda t: len(t[0]) + len(t[1]))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from spotkit.protocols import DecodingRule
@@ -24,9 +25,7 @@ class Trainer(Protocol):
         """Names what `inputs` depends on: examples collected under another name are not used again."""
         ...
 
-    def inputs(
-        self, state: State, *, evidence: Evidence, rule: DecodingRule, sampler: Sampler
-    ) -> dict[str, Tensor]:
+    def inputs(self, state: State, *, evidence: Evidence, rule: DecodingRule, sampler: Sampler) -> dict[str, Tensor]:
         """What the drafter reads at a pass, one leading index per row `[B, ...]`."""
         ...
 
@@ -34,8 +33,8 @@ class Trainer(Protocol):
         """A fresh model."""
         ...
 
-    def loss(self, model: nn.Module, batch: dict[str, Tensor], *, block_length: int) -> Tensor:
-        """Mean loss (nats) over a batch of examples."""
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], *, block_length: int, rng: torch.Generator) -> Tensor:
+        """Mean loss (nats) over a batch of examples; `rng` serves augmentation."""
         ...
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor], *, block_length: int) -> dict[str, Tensor]:

@@ -76,7 +76,7 @@ def fit(
         warm = (step + 1) / max(1.0, 0.02 * config.steps)
         for group in optimizer.param_groups:
             group["lr"] = config.rate * min(warm, 0.5 * (1 + math.cos(math.pi * step / config.steps)))
-        loss = trainer.loss(model, chosen.take(index), block_length=chosen.block_length)
+        loss = trainer.loss(model, chosen.take(index), block_length=chosen.block_length, rng=rng)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
