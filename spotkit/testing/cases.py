@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spotkit.acceptance import StateEquality
 from spotkit.logprobs import Confidence, Sampling
 from spotkit.loop import decode
-from spotkit.protocols import DecodingRule, Drafter, Target
+from spotkit.protocols import AcceptanceRule, DecodingRule, Drafter, Target
 from spotkit.results import Result, RowResult
 from spotkit.rules import Sequential, Static, Threshold
 from spotkit.settings import DecodeConfig, Strategy
@@ -38,10 +38,11 @@ class Case:
     config: DecodeConfig
     budget: int = 8
     window: int = 1
+    acceptance: AcceptanceRule = StateEquality()
 
     def run(self, drafter: Drafter) -> Result:
         """Decodes with `drafter`."""
-        strategy = Strategy(self.rule, drafter, StateEquality(), budget=self.budget, window=self.window)
+        strategy = Strategy(self.rule, drafter, self.acceptance, budget=self.budget, window=self.window)
         return decode(self.target, self.prompts, strategy=strategy, config=self.config, row_ids=self.row_ids)
 
     def plain(self, rows: Sequence[int] | None = None) -> Result:

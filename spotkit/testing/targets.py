@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import attrs
@@ -149,13 +149,13 @@ class PoisonedTarget:
 
     Attributes:
         inner: the target that answers otherwise.
-        canvases: the canvases it fails on, as ids.
+        canvases: the canvases it fails on, as ids (whatever says of a tuple whether it is in it).
         value: what it answers there.
         token: the only id that gets `value`; None gives it to all.
     """
 
     inner: Target
-    canvases: frozenset[tuple[int, ...]]
+    canvases: Container[tuple[int, ...]]
     value: float = math.nan
     token: int | None = None
 
