@@ -65,6 +65,9 @@ class Growth:
     block_length: int
     open: NDArray[np.bool_]
     """Open, existing positions of the current state `[N]`."""
+    eos_ids: frozenset[int] = frozenset()
+    ended: tuple[int, ...] = ()
+    """Canvas positions that hold an end token with something still open before it."""
 
     def grow(self, count: int) -> list[_Node]:
         """The `count` most probable states after the current one, parents first."""
@@ -109,6 +112,8 @@ class Growth:
         return chosen
 
     def _after(self, node: _Node, added: frozenset[tuple[int, int]], positions: NDArray[np.int64]) -> _Node | None:
+        if self._finished(added):
+            return None
         shift = node.shift
         if self.outlook.shifts is not None:
             shift = shift + self.outlook.shifts[positions].sum(0)
@@ -116,6 +121,14 @@ class Growth:
             return self._node(added, node.block + 1, 0, shift)
         left = node.open[~np.isin(node.open, positions)]
         return _Node(added, left, node.block, node.step + 1, shift)
+
+    def _finished(self, added: frozenset[tuple[int, int]]) -> bool:
+        """Whether everything up to an end token is committed: such a state needs no scoring."""
+        ends = [*self.ended, *(p for p, token in added if token in self.eos_ids)]
+        if not ends:
+            return False
+        end = min(ends)
+        return sum(p < end for p, _ in added) == int(self.open[:end].sum())
 
     def _node(
         self, added: frozenset[tuple[int, int]], block: int, step: int, shift: NDArray[np.float32] | float
@@ -191,11 +204,14 @@ def outlooks(
     return [attrs.evolve(view, shifts=pair) for view, pair in zip(views, pairs, strict=True)]
 
 
-def grow_rows(state: State, views: list[Outlook], *, rule: Scheduled, count: int) -> Draft | None:
-    """Grows a tree of at most `count` candidates for every row."""
+def grow_rows(
+    state: State, views: list[Outlook], *, rule: Scheduled, count: int, eos_ids: Sequence[int] = ()
+) -> Draft | None:
+    """Grows a tree of at most `count` candidates for every row; none beyond a text that ends in `eos_ids`."""
     length = state.block_length
     active = state.active.any(-1).tolist()
     free = (~state.committed & state.exists).cpu().numpy()
+    canvas = state.canvas.cpu().numpy()
     rows = []
     for row, view in enumerate(views):
         first, begun = int(state.open_block[row]), int(state.step[row])
@@ -203,6 +219,9 @@ def grow_rows(state: State, views: list[Outlook], *, rule: Scheduled, count: int
         def quota(block: int, step: int, first: int = first, begun: int = begun) -> int:
             return rule.quota(step + (begun if block == first else 0), block_length=length)
 
-        growth = Growth(view, quota, rule.by_confidence, length, free[row])
+        begins = int(free[row].argmax())
+        ends = np.flatnonzero(np.isin(canvas[row], list(eos_ids)) & ~free[row])
+        ended = tuple(int(p) for p in ends if p > begins)
+        growth = Growth(view, quota, rule.by_confidence, length, free[row], frozenset(eos_ids), ended)
         rows.append(growth.grow(count) if active[row] else [])
     return materialise(state, rows)

@@ -41,4 +41,4 @@ class ConfidenceTree:
             return chain, carry
         seen = expect(state, evidence=evidence, rule=rule, sampler=sampler, depth=budget)
         views = outlooks(seen.tokens, SHARPNESS * seen.log_odds, seen.logprob.exp(), evidence.known)
-        return grow_rows(state, views, rule=rule, count=budget - 1), carry
+        return grow_rows(state, views, rule=rule, count=budget - 1, eos_ids=carry.eos_ids), carry

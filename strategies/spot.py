@@ -71,7 +71,7 @@ class Spot:
         views = outlooks(
             seen.tokens.expand(-1, depth, -1), scores.expand(-1, depth, -1), held, evidence.known, answer.shifts
         )
-        return grow_rows(state, views, rule=rule, count=budget - 1), carry
+        return grow_rows(state, views, rule=rule, count=budget - 1, eos_ids=carry.eos_ids), carry
 
 
 def spot(*, target: Target | None = None, drafter: str | Path | None = None) -> Spot:
