@@ -67,9 +67,24 @@ def normalise(logits: Tensor, spec: TargetSpec) -> Tensor:
         never = never | (ids >= spec.token_limit)
     wide = wide.masked_fill(never, -math.inf)
     broken = ~wide.amax(-1, keepdim=True).isfinite()
-    # Not logsumexp: of a single wide row it sums in another order than of many, and a state must get the
-    # same bits whatever it is scored with.
-    return wide.log_softmax(-1).masked_fill(broken, math.nan)
+    return log_softmax(wide).masked_fill(broken, math.nan)
+
+
+def log_softmax(scores: Tensor) -> Tensor:
+    """Log-softmax over the last dimension whose best entry is right to its last digits, however close to 0.
+
+    A rule orders positions by the log-prob of their best token. Where that is nearly 1, the usual difference
+    of two large numbers leaves only rounding noise, which other kernels and shapes round otherwise; here the
+    log-prob comes from the mass of all *other* entries, `-log1p(mass)`.
+    """
+    best = scores.max(-1, keepdim=True)
+    others = scores.scatter(-1, best.indices, -math.inf)
+    second = others.max(-1, keepdim=True)
+    # By torch's own log_softmax, not logsumexp: of a single wide row that sums in another order than of many,
+    # and a state must get the same bits whatever it is scored with.
+    share = others.log_softmax(-1).gather(-1, second.indices)
+    mass = torch.where(second.values > -math.inf, second.values - share - best.values, -math.inf)
+    return scores - best.values - mass.exp().log1p()
 
 
 def form(logits: Tensor, *, index: Tensor, sampling: Sampling, spec: TargetSpec) -> LogProbs:
@@ -85,7 +100,7 @@ def form(logits: Tensor, *, index: Tensor, sampling: Sampling, spec: TargetSpec)
 def temper(logprobs: Tensor, temperature: float) -> Tensor:
     """Log-probs at `temperature`, from those at temperature 1; the best token stays finite at any temperature."""
     gaps = logprobs - logprobs.amax(-1, keepdim=True)
-    return (gaps / max(temperature, _COLDEST)).log_softmax(-1)
+    return log_softmax(gaps / max(temperature, _COLDEST))
 
 
 def _filter(logprobs: Tensor, sampling: Sampling) -> Tensor:
@@ -98,7 +113,7 @@ def _filter(logprobs: Tensor, sampling: Sampling) -> Tensor:
         mass = ordered.masked_fill(~keep, -math.inf).softmax(-1)
         keep = keep & (mass.cumsum(-1) - mass < sampling.top_p)
     kept = torch.zeros_like(keep).scatter(-1, ids, keep)
-    return logprobs.masked_fill(~kept, -math.inf).log_softmax(-1)
+    return log_softmax(logprobs.masked_fill(~kept, -math.inf))
 
 
 def scatter(values: Tensor, index: Tensor, fill: float | int) -> Tensor:
