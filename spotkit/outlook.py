@@ -13,8 +13,8 @@ from spotkit.types import Evidence, State
 
 TOP = 32
 """Tokens considered per position under noise (SPOT reads as many)."""
-LIMIT = 15.0
-"""Log-odds are clamped to this range: beyond it float32 probabilities are all one."""
+LIMIT = 30.0
+"""Log-odds are clamped to this range."""
 
 
 @attrs.frozen(eq=False)

@@ -52,6 +52,8 @@ class OrderInputs:
 
     top: Tensor
     """The largest stale log-probs of each position, in descending order `[B, N, TOP]`."""
+    first: Tensor
+    """Log-odds of each position's best token `[B, N]`; `top` may be rounded, and near 1 that would hide it."""
     log_odds: Tensor
     """Log-odds of the confidence each position would have at the next step `[B, N]`."""
     flags: Tensor
@@ -83,6 +85,7 @@ def inputs_of(state: State, *, evidence: Evidence, seen: Expectation) -> OrderIn
     known = evidence.known.unsqueeze(-1)
     return OrderInputs(
         top=top.float().clamp(-30.0, 0.0).masked_fill(~known, -30.0),
+        first=log_odds(top[..., 0]).float().masked_fill(~evidence.known, 0.0),
         log_odds=seen.log_odds[:, 0].float().masked_fill(~evidence.known, 0.0),
         flags=flags,
         block_length=state.block_length,
@@ -115,7 +118,7 @@ class OrderModel(nn.Module):
         odds = inputs.log_odds / LIMIT
         entropy = -(top.exp() * top).sum(-1)
         margin = top[..., 0] - top[..., 1]
-        first = log_odds(top[..., 0]) / LIMIT
+        first = inputs.first / LIMIT
         plain = torch.stack([odds, first, entropy, margin / 30.0], -1)
         count = top.shape[1]
         if count > PLACES:

@@ -47,7 +47,7 @@ class SpotTrainer:
     @property
     def reads(self) -> str:
         """The format of the examples."""
-        return f"order-inputs-1/depth={self.depth}"
+        return f"order-inputs-2/depth={self.depth}"
 
     def inputs(self, state: State, *, evidence: Evidence, rule: DecodingRule, sampler: Sampler) -> dict[str, Tensor]:
         """What the order model reads, and the expected tokens and log-odds of later steps `[B, D, N]`."""
@@ -55,6 +55,7 @@ class SpotTrainer:
         read = inputs_of(state, evidence=evidence, seen=seen)
         return {
             "top": read.top.half(),
+            "first": read.first,
             "flags": read.flags,
             "odds": seen.log_odds.masked_fill(~evidence.known.unsqueeze(1), 0.0).float(),
             "tokens": seen.tokens.int(),
@@ -109,7 +110,15 @@ class SpotTrainer:
         """The score of every rival at each of the next commits `[E, D, N]`, the true history given."""
         assert isinstance(model, OrderModel)
         path = self._path(batch, block_length)
-        answer = model(OrderInputs(batch["top"].float(), batch["odds"][:, 0], batch["flags"], block_length))
+        answer = model(
+            OrderInputs(
+                top=batch["top"].float(),
+                first=batch["first"],
+                log_odds=batch["odds"][:, 0],
+                flags=batch["flags"],
+                block_length=block_length,
+            )
+        )
         gathered = answer.shifts.gather(1, path.positions.unsqueeze(-1).expand(-1, -1, answer.shifts.shape[-1]))
         gathered = gathered * path.exists.unsqueeze(-1)
         before = gathered.cumsum(1) - gathered
@@ -141,7 +150,7 @@ class SpotTrainer:
 
 def _first(batch: dict[str, Tensor], width: int) -> dict[str, Tensor]:
     """The examples with their canvases cut to the first `width` positions."""
-    axis = {"top": 1, "flags": 1, "known": 1, "time": 1, "final": 1, "odds": 2, "tokens": 2}
+    axis = {"top": 1, "first": 1, "flags": 1, "known": 1, "time": 1, "final": 1, "odds": 2, "tokens": 2}
     return {name: value.narrow(axis[name], 0, width) for name, value in batch.items()}
 
 
