@@ -65,7 +65,8 @@ def load(
         source: a folder, a hub id ("owner/name"), or "embedded" for the model that ships with spotkit.
         adapter: the model family; by default the adapter that knows the checkpoint's `config.json`.
         device_map: where the weights go: None (CPU), a device, or what accelerate takes ("auto", a mapping).
-        dtype: "float32", "bfloat16", "float16", "float64" or a torch type; None or "auto" keeps the checkpoint's.
+        dtype: "float32", "bfloat16", "float16", "float64" or a torch type; "auto" keeps the checkpoint's. None
+            means "auto", and float32 for the embedded model: most CPUs are slow in bfloat16.
         block_length: None takes the checkpoint's.
         attn_implementation: "sdpa" or "eager".
         layout: how the states of a pass are laid out: "tree" or "batch"; see `spotkit.adapters.base`.
@@ -86,6 +87,8 @@ def load(
         raise ConfigError(f"source={source!r}: give a folder, a hub id like owner/name, or 'embedded'")
     _one_of("attn_implementation", attn_implementation, _ATTENTION)
     _one_of("layout", layout, _LAYOUTS)
+    if dtype is None and source == "embedded":
+        dtype = torch.float32
     numbers, placement = _dtype(dtype), _placement(device_map)
     folder = _folder(source, ["config.json"], local_files_only)
     config = _config(folder)
