@@ -73,9 +73,7 @@ class DecodeConfig:
     seed: int | None = 0
     keyed_by: Literal["step", "position"] = "step"
     finish_block: bool = attrs.field(default=False, validator=_instance(bool))
-    guarantee: Guarantee | None = attrs.field(
-        default=None, validator=attrs.validators.optional(_instance(Guarantee))
-    )
+    guarantee: Guarantee | None = attrs.field(default=None, validator=attrs.validators.optional(_instance(Guarantee)))
 
     def __attrs_post_init__(self) -> None:
         self.tape()

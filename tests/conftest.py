@@ -12,4 +12,3 @@ settings.register_profile(
 )
 settings.register_profile("nightly", max_examples=5_000, deadline=None, suppress_health_check=_SLOW)
 settings.load_profile(os.environ.get("SPOTKIT_TEST_PROFILE", "ci"))
-

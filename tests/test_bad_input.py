@@ -100,10 +100,14 @@ def test_less_than_promised_may_be_asked_for(promised: Guarantee) -> None:
     assert result.guarantee is Guarantee.EXACT_PATH
 
 
-@pytest.mark.parametrize("prompt", [[1, 3], (1, 3), range(3, 4), torch.tensor([1, 3]), torch.tensor([1], dtype=torch.uint8)])
+@pytest.mark.parametrize(
+    "prompt", [[1, 3], (1, 3), range(3, 4), torch.tensor([1, 3]), torch.tensor([1], dtype=torch.uint8)]
+)
 def test_prompts_may_be_any_sequence_of_integers(prompt: Any) -> None:
     result = decode(TableTarget(SPEC), [prompt], strategy=STRATEGY, config=DecodeConfig(max_new_tokens=3))
-    again = decode(TableTarget(SPEC), [list(map(int, prompt))], strategy=STRATEGY, config=DecodeConfig(max_new_tokens=3))
+    again = decode(
+        TableTarget(SPEC), [list(map(int, prompt))], strategy=STRATEGY, config=DecodeConfig(max_new_tokens=3)
+    )
     assert result.same_text(again)
     assert result.stats.new_tokens == 3
 

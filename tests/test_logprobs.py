@@ -19,7 +19,9 @@ VALUES = st.sampled_from([-30.0, -2.0, -1.0, 0.0, 0.5, 1.0, 3.0])
 ROWS = st.lists(st.lists(VALUES, min_size=6, max_size=6), min_size=1, max_size=5)
 
 
-def formed(logits: list[list[float]], spec: TargetSpec = SPEC, dtype: torch.dtype = torch.float64, **how: float) -> LogProbs:
+def formed(
+    logits: list[list[float]], spec: TargetSpec = SPEC, dtype: torch.dtype = torch.float64, **how: float
+) -> LogProbs:
     tensor = torch.tensor(logits, dtype=dtype)
     index = torch.ones(1, len(logits), dtype=torch.bool)
     return form(tensor, index=index, sampling=Sampling(**how), spec=spec)
@@ -145,7 +147,10 @@ def test_a_row_gets_the_same_bits_alone(dtype: torch.dtype, how: Sampling) -> No
     torch.set_num_threads(2)
     try:
         every = form(logits, index=torch.ones(1, 5, dtype=torch.bool), sampling=how, spec=spec)
-        alone = [form(logits[i : i + 1], index=torch.ones(1, 1, dtype=torch.bool), sampling=how, spec=spec) for i in range(5)]
+        alone = [
+            form(logits[i : i + 1], index=torch.ones(1, 1, dtype=torch.bool), sampling=how, spec=spec)
+            for i in range(5)
+        ]
     finally:
         torch.set_num_threads(threads)
     for name in ("raw", "tempered", "law"):

@@ -78,7 +78,9 @@ def test_events_tell_what_happened(case: Case) -> None:
             for step in steps:
                 assert [ids[p - start] for p in step.positions] == list(step.tokens)
                 assert event.state.committed[row, [p - start for p in step.positions]].all()
-            after = steps[-1].step + 1 if event.state.open_block[row] == event.candidates.open_block[row, path[-1]] else 0
+            after = (
+                steps[-1].step + 1 if event.state.open_block[row] == event.candidates.open_block[row, path[-1]] else 0
+            )
             assert int(event.state.step[row]) == after
     for row in rows:
         assert tuple(collector.logs[row]) == result.rows[row].log == plain.rows[row].log
@@ -98,7 +100,10 @@ def test_what_the_target_is_asked(case: Case) -> None:
     spec, rows = case.target.spec, len(case.prompts)
     assert spy.passes == max(row.stats.passes for row in result.rows)
     opened, *others = spy.calls
-    starts = [len(p) if spec.block_grid == "prompt" else len(p) // spec.block_length * spec.block_length for p in case.prompts]
+    starts = [
+        len(p) if spec.block_grid == "prompt" else len(p) // spec.block_length * spec.block_length
+        for p in case.prompts
+    ]
     assert (opened.name, list(opened.shape)) == ("open", starts)
     blocks = case.window
     if spec.attention == "full":

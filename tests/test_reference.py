@@ -72,9 +72,13 @@ def reference(case: Case, row: int) -> tuple[list[int], list[Step]]:
                 if done[i]:
                     continue
                 scores = logits[i - head].clone()
-                scores[[t for t in range(len(scores)) if t == spec.mask_id or t >= (spec.token_limit or 99)]] = -math.inf
+                scores[
+                    [t for t in range(len(scores)) if t == spec.mask_id or t >= (spec.token_limit or 99)]
+                ] = -math.inf
                 scores = scores.log_softmax(-1)
-                key = tape.keys(row=torch.tensor(case.row_ids[row]), position=torch.tensor(i), step=torch.tensor(step))
+                key = tape.keys(
+                    row=torch.tensor(case.row_ids[row]), position=torch.tensor(i), step=torch.tensor(step)
+                )
                 noise = tape.gumbel(key, torch.arange(len(scores)), dtype=torch.float64) * config.sampling.temperature
                 values = (scores + noise).tolist()
                 token = values.index(max(values))

@@ -51,7 +51,13 @@ def test_finished_at_every_end_and_in_every_order(end: int | None, prompt: int, 
             reach = gap // 3 * 3 if whole_blocks else gap
             ended = end is not None and prompt <= end < min(reach, text_end)
             found = is_finished(
-                ids, done, start=12, prompt_end=12 + prompt, text_end=12 + text_end, limit=18, whole_blocks=whole_blocks
+                ids,
+                done,
+                start=12,
+                prompt_end=12 + prompt,
+                text_end=12 + text_end,
+                limit=18,
+                whole_blocks=whole_blocks,
             )
             assert found is (ended or reach >= text_end), (done, text_end)
 
@@ -127,9 +133,7 @@ def test_finishing_the_block_does_not_change_the_text(case: Case) -> None:
 @pytest.mark.parametrize("length", [1, 3, 4])
 def test_prompt_length_new_tokens_and_block_length(length: int, grid: str, window: int) -> None:
     """Never a token more than asked; exactly as many without an end token; blocks where the grid has them."""
-    spec = TargetSpec(
-        name="t", vocab_size=6, mask_id=2, eos_ids=(), pad_id=0, block_length=length, block_grid=grid
-    )
+    spec = TargetSpec(name="t", vocab_size=6, mask_id=2, eos_ids=(), pad_id=0, block_length=length, block_grid=grid)
     rules = (Static(), Threshold(0.5, steps_per_block=2), Sequential())
     for number, new in enumerate(sorted({1, max(length - 1, 1), length, length + 1, 2 * length - 1, 2 * length})):
         prompts = tuple(tuple([0, 1, 3, 4, 5][i % 5] for i in range(count)) for count in range(1, 2 * length + 1))

@@ -110,7 +110,9 @@ def test_noise_does_not_depend_on_what_is_asked_with_it(
 
 
 def test_each_part_of_the_key_matters() -> None:
-    def noise(seed: int = 1, row: int = 2, position: int = 3, step: int = 4, token: int = 5, by: str = "step") -> float:
+    def noise(
+        seed: int = 1, row: int = 2, position: int = 3, step: int = 4, token: int = 5, by: str = "step"
+    ) -> float:
         tape = Tape(seed, by)
         key = tape.keys(row=torch.tensor(row), position=torch.tensor(position), step=torch.tensor(step))
         return float(tape.gumbel(key, torch.tensor(token), dtype=torch.float64))

@@ -111,7 +111,9 @@ def test_candidates_may_reach_into_the_next_block() -> None:
 
 def test_rows_have_their_own_candidates() -> None:
     state = current(CURRENT, [None] * 6, [1, 2, 3, 4, 0, None])
-    made = draft([GOOD, CURRENT, BETTER], [GOOD, GOOD, GOOD], [GOOD, GOOD, BETTER], steps=[[2, 2, 3], [2, 2, 2], [2, 2, 3]])
+    made = draft(
+        [GOOD, CURRENT, BETTER], [GOOD, GOOD, GOOD], [GOOD, GOOD, BETTER], steps=[[2, 2, 3], [2, 2, 2], [2, 2, 3]]
+    )
     joined, valid = assemble(state, made, budget=8, spec=SPEC)
     assert valid.tolist() == [[True, True, True], [True, True, False], [False, False, False]]
     assert joined.canvas[0, 2].tolist() == [1, 2, 3, MASK, MASK, MASK]

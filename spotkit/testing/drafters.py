@@ -251,7 +251,9 @@ def rewritten(draft: Draft, state: State, spec: TargetSpec) -> Draft:
 
 def beyond_end(draft: Draft, state: State, spec: TargetSpec) -> Draft:
     """Every candidate also commits the positions that do not exist, if the window holds any."""
-    return attrs.evolve(draft, states=draft.states.with_tokens(~draft.states.exists, torch.zeros_like(draft.states.canvas)))
+    return attrs.evolve(
+        draft, states=draft.states.with_tokens(~draft.states.exists, torch.zeros_like(draft.states.canvas))
+    )
 
 
 def elsewhere(draft: Draft, state: State, spec: TargetSpec) -> Draft:
