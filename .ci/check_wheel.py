@@ -32,7 +32,7 @@ def main(wheel: str, source: str) -> None:
         wanted |= {f"{package}/{file.relative_to(root).as_posix()}" for file in root.rglob("*.py")}
 
     lacking = sorted(file for file in wanted if not any(name.startswith(file) for name in names))
-    strays = sorted(name for name in names if not name.startswith(("spotkit/", "spotkit-")) or "training.safe" in name)
+    strays = sorted(n for n in names if not n.startswith(("spotkit/", "spotkit-")) or "training.safetensors" in n)
     if lacking or strays:
         sys.exit(f"the wheel lacks {lacking} and has strays {strays}: see [tool.setuptools] in pyproject.toml")
     print(f"{Path(wheel).name}: {len(names)} files, {size / 2**20:.1f} MiB")
