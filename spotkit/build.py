@@ -18,6 +18,7 @@ _PLAIN = "plain"
 
 def strategy(
     name: str | Drafter,
+    /,
     *,
     target: Target | None = None,
     rule: str | DecodingRule = "static",
@@ -52,7 +53,7 @@ def strategy(
     )
 
 
-def make_rule(rule: str | DecodingRule, **options: Any) -> DecodingRule:
+def make_rule(rule: str | DecodingRule, /, **options: Any) -> DecodingRule:
     """The decoding rule of that name with `options`; an instance is returned as it is.
 
     Raises:
@@ -65,7 +66,7 @@ def make_rule(rule: str | DecodingRule, **options: Any) -> DecodingRule:
     return rule
 
 
-def make_drafter(drafter: str | Drafter, *, target: Target | None = None, **options: Any) -> Drafter:
+def make_drafter(drafter: str | Drafter, /, *, target: Target | None = None, **options: Any) -> Drafter:
     """The drafter of that strategy with `options`; an instance is returned as it is.
 
     A factory with a parameter `target` is given the target.
