@@ -46,25 +46,29 @@ def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(values))
 
 
+def _integers(values: Sequence[int]) -> tuple[int, ...]:
+    return tuple(values)
+
+
 @attrs.frozen
 class DrafterConfig:
     """What a drafter is trained on, and for how long.
 
     Attributes:
         block_lengths: block lengths the drafter will serve.
-        windows: blocks per canvas; every block length is met with each of them.
-        temperatures: of the trajectories; every block length and window is met with each of them.
+        windows: most blocks per canvas, one for all block lengths or one for each.
+        temperatures: of the trajectories; every block length is met with each of them.
         rule: the rule whose order is learned.
         max_new_tokens: length of a trajectory.
         held_out: share of the prompts that are kept for the evaluation.
-        examples: at most so many examples per block length, window and temperature are kept in memory.
+        examples: at most so many examples per block length and temperature are kept in memory.
         rows: prompts decoded together.
         seed: of the split, the noise of the trajectories and the choice of the examples.
         fit: steps, batch, learning rate and seed of the fit.
     """
 
     block_lengths: tuple[int, ...] = attrs.field(converter=_distinct, validator=_lengths)
-    windows: tuple[int, ...] = attrs.field(default=(2,), converter=_distinct, validator=_lengths)
+    windows: tuple[int, ...] = attrs.field(default=(2,), converter=_integers, validator=_lengths)
     temperatures: tuple[float, ...] = attrs.field(default=(0.0, 1.0), converter=_distinct)
     rule: DecodingRule = Static()
     max_new_tokens: int = attrs.field(default=256, validator=positive)
@@ -75,10 +79,20 @@ class DrafterConfig:
     fit: FitConfig = FitConfig()
 
     def __attrs_post_init__(self) -> None:
+        if len(self.windows) not in (1, len(self.block_lengths)):
+            raise ConfigError(
+                f"windows={self.windows}: give one, or as many as there are block lengths ({len(self.block_lengths)})"
+            )
         if not self.temperatures:
             raise ConfigError("temperatures=(): give at least one")
         for temperature in self.temperatures:
             Sampling(temperature=temperature)
+
+    @property
+    def canvases(self) -> tuple[tuple[int, int], ...]:
+        """Every block length with its window."""
+        windows = self.windows if len(self.windows) > 1 else self.windows * len(self.block_lengths)
+        return tuple(zip(self.block_lengths, windows, strict=True))
 
 
 @attrs.frozen
@@ -218,15 +232,13 @@ class _Job:
         """The target's spec per block length, and the trajectories of every kind on both sides."""
         config = self.config
         batches = sum(-(-len(side) // config.rows) for side in (self.training, self.held_out))
-        total = len(config.block_lengths) * len(config.windows) * len(config.temperatures) * batches
+        total = len(config.block_lengths) * len(config.temperatures) * batches
         specs: list[TargetSpec] = []
         parts: list[_Part] = []
-        for block_length in config.block_lengths:
+        for block_length, window in config.canvases:
             target = target_at(block_length)
             specs.append(target.spec)
-            for window, temperature, held_out in itertools.product(
-                config.windows, config.temperatures, (False, True)
-            ):
+            for temperature, held_out in itertools.product(config.temperatures, (False, True)):
                 kind = Kind(block_length, window, temperature)
                 before = sum(len(part.shards) for part in parts)
                 parts.append(self._part(target, kind, held_out, done=before, total=total))

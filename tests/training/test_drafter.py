@@ -121,6 +121,11 @@ def test_the_split_is_by_prompt_and_depends_on_the_seed():
     assert [len(side) for side in split(PROMPTS[:2], share=0.01, seed=0)] == [1, 1]
 
 
+def test_every_block_length_has_its_window():
+    assert CONFIG.canvases == ((4, 2), (8, 2))
+    assert attrs.evolve(CONFIG, windows=(3, 1)).canvases == ((4, 3), (8, 1))
+
+
 def test_too_few_prompts_are_refused():
     with pytest.raises(ConfigError, match="1 different; give at least 2"):
         split([[1], [1]], share=0.5, seed=0)
@@ -129,7 +134,7 @@ def test_too_few_prompts_are_refused():
 @pytest.mark.parametrize(
     ("field", "value"),
     [("held_out", 0.0), ("held_out", 1), ("examples", 0), ("windows", ()), ("block_lengths", (0,)),
-     ("temperatures", ()), ("temperatures", (-1.0,)), ("rows", 0)],
+     ("windows", (1, 2, 3)), ("temperatures", ()), ("temperatures", (-1.0,)), ("rows", 0)],
 )  # fmt: skip
 def test_bad_settings_are_refused(field, value):
     with pytest.raises(ConfigError, match=field.removesuffix("s")):
