@@ -7,6 +7,7 @@ command that made it.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import attrs
@@ -37,3 +38,9 @@ def problems() -> tuple[Problem, ...]:
     """The held-out problems, none of which the model was trained on."""
     lines = (_HERE / "problems.jsonl").read_text().splitlines()
     return tuple(Problem(**json.loads(line)) for line in lines)
+
+
+def answer_of(text: str) -> int | None:
+    """The number after the last `Answer:` of a solution, or None if there is none."""
+    found = re.findall(r"Answer: (\d+)", text)
+    return int(found[-1]) if found else None

@@ -1,0 +1,5 @@
+"""`python -m spotkit` is `spotkit`."""
+
+from spotkit.cli import main
+
+main()

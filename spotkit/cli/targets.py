@@ -1,0 +1,42 @@
+"""Targets as the commands use them: loaded without noise, and fed with text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from spotkit.errors import ConfigError
+from spotkit.loading import load, tokenizer_of
+from spotkit.protocols import Target
+
+
+def load_target(source: str, **options: Any) -> Target:
+    """`spotkit.load`, without transformers' bars where they would only be noise."""
+    from transformers.utils import logging
+
+    if source == "embedded" or not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    return load(source, **options)
+
+
+def encode(target: Target, text: str, *, raw: bool = False) -> list[int]:
+    """The prompt's ids, put through the chat template unless `raw`.
+
+    Raises:
+        CheckpointError: the target has no tokenizer.
+        ConfigError: its tokenizer has no chat template.
+    """
+    tokenizer = tokenizer_of(target)
+    if raw:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+    if not tokenizer.chat_template:
+        raise ConfigError(f"raw=False: the tokenizer of {target.spec.name} has no chat template; use --raw")
+    message = [{"role": "user", "content": text}]
+    return list(tokenizer.apply_chat_template(message, add_generation_prompt=True)["input_ids"])
+
+
+def text_of(target: Target, tokens: Sequence[int]) -> str:
+    """The text of new tokens, end token and the like left out."""
+    text: str = tokenizer_of(target).decode(list(tokens), skip_special_tokens=True)
+    return text

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from spotkit.strategies import spot_trainer
+from spotkit.strategies.order_model import OrderConfig
+from spotkit.training import drafter as drafter_module
+
+OPTIONS = (
+    "--block-length", 4, "--window", 2, "--max-new-tokens", 10, "--examples", 50, "--steps", 4, "--batch", 8,
+    "--rows", 4, "--held-out", 0.25,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    def small(*fields):
+        return OrderConfig(*fields, width=16, layers=1, heads=2)
+
+    monkeypatch.setattr(spot_trainer, "OrderConfig", small)
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps({"question": f"Tom has {n} eggs."}) + "\n" for n in range(9)))
+    return file
+
+
+def test_trains_and_the_drafter_serves(spotkit, model, prompts, tmp_path):
+    out = tmp_path / "out"
+    result = spotkit("train-drafter", "--target", model, "--prompts", prompts, "--out", out, *OPTIONS)
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "next" in result.stdout
+    assert json.loads((out / "drafter.json").read_text())["about"]["held_out_prompts"] == 2
+    used = spotkit("generate", "Hi", "--model", model, "--drafter", out, "--max-new-tokens", 8)
+    assert used.exit_code == 0, used.output
+    assert used.stderr.startswith("spot: ")
+
+
+def test_run_again_it_goes_on_and_ends_the_same(spotkit, model, prompts, tmp_path, monkeypatch):
+    def run(folder):
+        return spotkit(
+            "train-drafter", "--target", model, "--prompts", prompts, "--out", tmp_path / folder, "--json", *OPTIONS
+        )
+
+    original, kept = drafter_module.collect, []
+
+    def stop_after_two(*arguments, **options):
+        for shard in original(*arguments, **options):
+            yield shard
+            kept.append(shard)
+            if len(kept) == 2:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(drafter_module, "collect", stop_after_two)
+        stopped = run("stopped")
+    assert stopped.exit_code != 0
+    times = {shard: shard.stat().st_mtime_ns for shard in kept}
+    resumed, whole = run("stopped"), run("whole")
+    assert {shard: shard.stat().st_mtime_ns for shard in kept} == times
+    assert json.loads(resumed.stdout)["accuracies"] == json.loads(whole.stdout)["accuracies"]
+    mine, other = (load_file(tmp_path / run / "drafter.safetensors") for run in ("stopped", "whole"))
+    assert all(torch.equal(mine[name], other[name]) for name in other)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error"),
+    [
+        ("p.txt", "\n\n", "holds no prompt"),
+        ("p.jsonl", "{}", 'no text under "prompt" or "question"'),
+        ("p.jsonl", "Tom", "not JSON"),
+        ("p.txt", "Tom has 3 eggs.", "1 different; give at least 2"),
+    ],
+)
+def test_bad_prompt_files_are_refused(spotkit, model, tmp_path, name, text, error):
+    (tmp_path / name).write_text(text)
+    result = spotkit("train-drafter", "--target", model, "--prompts", tmp_path / name, "--out", tmp_path / "o")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: prompts")
+    assert error in result.stderr
+
+
+def test_an_unknown_kind_names_the_installed_ones(spotkit, prompts, tmp_path):
+    result = spotkit("train-drafter", "--prompts", prompts, "--out", tmp_path / "o", "--kind", "spto")
+    assert result.exit_code == 2
+    assert "Did you mean 'spot'?" in result.stderr
