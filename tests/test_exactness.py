@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -84,8 +85,8 @@ ACCEPTED = {
     "steps_huge", "elsewhere",
 }  # fmt: skip
 REJECTED = {
-    "freedave", "confidence_tree", "spot", "random_first", "wrong_tokens", "steps_ahead", "steps_behind", "steps_huge",
-    "eos", "random_tokens", "hundreds",
+    "freedave", "confidence_tree", "spot", "random_first", "wrong_tokens", "steps_ahead", "steps_behind",
+    "steps_huge", "eos", "random_tokens", "hundreds",
 }  # fmt: skip
 HOPELESS = {"wrong_tokens", "mask", "outside", "none", "empty", "invalid"}
 
@@ -95,15 +96,15 @@ def tally() -> Iterator[Counter[str]]:
     """Counts what the property has seen, and fails at the end if that is too little to prove anything."""
     seen: Counter[str] = Counter()
     yield seen
-    assert seen["accepted"] > 4 * seen["examples"] > 0, seen
-    assert seen["rejected"] > 10 * seen["examples"], seen
-    assert seen["rows batched"] > seen["examples"] / 4, seen
+    assert seen["accepted"] > seen["examples"], seen
+    assert seen["rejected"] > 2 * seen["examples"], seen
+    assert seen["rows batched"] > seen["examples"] / 3, seen
     assert seen["passes saved"] > seen["examples"], seen
 
 
 @settings(max_examples=4 * settings.default.max_examples)
-@given(case=cases(), names=st.lists(st.sampled_from(sorted(DRAFTERS)), min_size=1, max_size=3, unique=True))
-def test_no_drafter_changes_tokens_or_log(case: Case, names: list[str], tally: Counter[str]) -> None:
+@given(case=cases(), good=st.sampled_from(sorted(ACCEPTED & REJECTED)), other=st.sampled_from(sorted(DRAFTERS)))
+def test_no_drafter_changes_tokens_or_log(case: Case, good: str, other: str, tally: Counter[str]) -> None:
     plain = case.plain()
     for row in range(len(case.prompts)):
         alone = case.plain(rows=[row])
@@ -111,39 +112,41 @@ def test_no_drafter_changes_tokens_or_log(case: Case, names: list[str], tally: C
         assert alone.rows[0].log == plain.rows[row].log
     tally["examples"] += 1
     tally["rows batched"] += len(case.prompts) - 1
-    for name in names:
+    for name in (good, other):
         stats = check_exact(case, DRAFTERS[name](case, plain), plain, name=name).stats
         tally["accepted"] += stats.accepted
         tally["rejected"] += stats.drafted - stats.accepted
         tally["passes saved"] += plain.stats.passes - stats.passes
 
 
-def fixed_cases() -> Iterator[Case]:
-    """Decodes in which a good drafter has something to go by."""
+@functools.cache
+def fixed_cases() -> list[tuple[Case, Result]]:
+    """Decodes in which a good drafter has something to go by, with their plain results."""
     rules = (Static(), Static(steps_per_block=3), Threshold(threshold=0.5), Threshold(fallback="best"), Sequential())
-    for number, rule in enumerate(rules):
-        for temperature in (0.0, 1.0):
-            spec = TargetSpec(
-                name="table", vocab_size=6, mask_id=2, eos_ids=(), pad_id=0, block_length=4,
-                block_grid="absolute" if number % 2 else "prompt",
-                attention="full" if number == 4 else "block_causal",
-            )  # fmt: skip
-            yield Case(
-                target=TableTarget(spec, seed=number, levels=8, scale=8.0, smooth=0.8),
-                prompts=((1, 0, 3), (5,)),
-                row_ids=(7, 11),
-                rule=rule,
-                config=DecodeConfig(max_new_tokens=10, sampling=Sampling(temperature=temperature), seed=number),
-                budget=8,
-                window=1 + number % 3,
-            )
+    made = []
+    for number, (rule, temperature) in enumerate(itertools.product(rules, (0.0, 1.0))):
+        spec = TargetSpec(
+            name="table", vocab_size=6, mask_id=2, eos_ids=(), pad_id=0, block_length=4,
+            block_grid="absolute" if number % 4 == 3 else "prompt",
+            attention="full" if number > 7 else "block_causal",
+        )  # fmt: skip
+        case = Case(
+            target=TableTarget(spec, seed=number, levels=8, scale=8.0, smooth=0.8),
+            prompts=((1, 0, 3), (5,)),
+            row_ids=(7, 11),
+            rule=rule,
+            config=DecodeConfig(max_new_tokens=7, sampling=Sampling(temperature=temperature), seed=number),
+            budget=8,
+            window=1 + number % 3,
+        )
+        made.append((case, case.plain()))
+    return made
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_each_drafter_on_fixed_cases(name: str) -> None:
     accepted = rejected = 0
-    for case in fixed_cases():
-        plain = case.plain()
+    for case, plain in fixed_cases():
         stats = check_exact(case, DRAFTERS[name](case, plain), plain, name=name).stats
         accepted += stats.accepted
         rejected += stats.drafted - stats.accepted

@@ -1,4 +1,7 @@
-"""The plain decoder against a second one: one row, one position at a time, plain lists."""
+"""The plain decoder against a second one: one row, one position at a time, plain lists.
+
+Both take log-probs and noise from the modules that form them, so that ties are ties for both.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotkit.logprobs import Sampling
+from spotkit.logprobs import Sampling, normalise
 from spotkit.protocols import DecodingRule
 from spotkit.rules import Sequential, Static, Threshold
 from spotkit.tape import Tape
@@ -71,11 +74,7 @@ def reference(case: Case, row: int) -> tuple[list[int], list[Step]]:
             for i in range(begin, begin + length):
                 if done[i]:
                     continue
-                scores = logits[i - head].clone()
-                scores[
-                    [t for t in range(len(scores)) if t == spec.mask_id or t >= (spec.token_limit or 99)]
-                ] = -math.inf
-                scores = scores.log_softmax(-1)
+                scores = normalise(logits[i - head], spec)
                 key = tape.keys(
                     row=torch.tensor(case.row_ids[row]), position=torch.tensor(i), step=torch.tensor(step)
                 )
