@@ -51,7 +51,7 @@ def show(page: Console, target: Target, found: Comparison) -> None:
     from spotkit.cli.picture import legend
 
     last = max(row.stats.passes for row in found.plain.rows)
-    page.print(f"{len(found.lines)} ways to write the same answer. A pass is one call of the model.")
+    page.print(f"The same problems, decoded in {len(found.lines)} ways. A pass is one call of the model.")
     page.print()
     page.print(legend(page, last))
     for index in range(min(_SHOWN, len(found.problems))):
@@ -110,8 +110,15 @@ def verdict(found: Comparison) -> str:
         return f"NOT the text of plain decoding: {', '.join(wrong)}. This is a fault; please report it."
     fewest = best(found)
     count = len(found.problems)
-    return (
+    seen = (
         f"{fewest.line.label} wrote the same text in {fewest.stats.passes} passes where plain decoding took "
         f"{found.plain.stats.passes}, {found.reduction(fewest):.1f} times fewer, on {count} held-out "
         f"problem{'s' if count > 1 else ''} of which the model got {found.right} right."
+    )
+    if fewest.stats.tokens_per_second > found.plain.stats.tokens_per_second:
+        return seen
+    longer = fewest.stats.seconds / fewest.stats.passes * found.plain.stats.passes / found.plain.stats.seconds
+    return (
+        f"{seen} It was no faster here, as each of its passes took {longer:.1f} times as long: this machine pays for "
+        f"every state that a pass scores."
     )

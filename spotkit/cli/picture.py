@@ -22,6 +22,7 @@ _EARLY_TO_LATE = (
     (250, 122, 122),
 )
 """Light shades: black text on them is readable on dark and light terminals alike."""
+_DARKER = 0.85
 _INDENT = "  "
 
 
@@ -70,12 +71,19 @@ def wrap(parts: Sequence[Piece], width: int) -> Iterator[Line]:
 
 
 def shade(number: int, last: int) -> str:
-    """The colour of a pass, from the first (blue) to pass `last` (red)."""
-    place = (number - 1) / max(1, last - 1) * (len(_EARLY_TO_LATE) - 1)
+    """The colour of a pass, from the first (blue) to pass `last` (red).
+
+    Every other pass is a little darker, so that neighbours in time can be told apart.
+    """
+    return _blend((number - 1) / max(1, last - 1), light=1 if number % 2 else _DARKER)
+
+
+def _blend(share: float, *, light: float = 1) -> str:
+    """The colour at `share` of the way from early to late."""
+    place = share * (len(_EARLY_TO_LATE) - 1)
     left = min(int(place), len(_EARLY_TO_LATE) - 2)
-    share = place - left
     low, high = _EARLY_TO_LATE[left], _EARLY_TO_LATE[left + 1]
-    red, green, blue = (round(a + (b - a) * share) for a, b in zip(low, high, strict=True))
+    red, green, blue = (round((a + (b - a) * (place - left)) * light) for a, b in zip(low, high, strict=True))
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
@@ -96,7 +104,7 @@ def legend(console: Console, last: int) -> Text:
     bar = Text("pass 1 ")
     width = 32
     for i in range(width):
-        bar.append(" ", style=f"on {shade(1 + round(i * (last - 1) / (width - 1)), last)}")
+        bar.append(" ", style=f"on {_blend(i / (width - 1))}")
     return bar.append(f" pass {last}   (one colour = one pass)")
 
 

@@ -34,7 +34,7 @@ def progress() -> Progress:
 
 def table(*headings: str, left: int = 1) -> Table:
     """An empty table whose first `left` columns hold words and whose others hold numbers."""
-    empty = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    empty = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 0, 0, 1))
     tall = max(heading.count("\n") for heading in headings)
     for i, heading in enumerate(headings):
         above = "\n" * (tall - heading.count("\n"))

@@ -6,7 +6,10 @@ import attrs
 import pytest
 
 from spotkit.cli import compare as compare_module
-from spotkit.cli.compare import LINES
+from spotkit.cli.compare import LINES, Comparison, Measured
+from spotkit.cli.demo import verdict
+from spotkit.embedded import Problem
+from spotkit.results import RowResult, Stats
 
 FIELDS = {
     "strategy": str, "budget": int, "window": int, "passes": int, "steps_per_pass": float, "pass_reduction": float,
@@ -91,3 +94,18 @@ def test_more_problems_than_there_are(spotkit, count):
     result = spotkit("demo", "--problems", count)
     assert result.exit_code == 2
     assert result.stderr == f"error: problems={count}: give a number from 1 to 5\n"
+
+
+@pytest.mark.parametrize("seconds", [0.5, 5.0])
+def test_the_verdict_says_so_when_fewer_passes_were_no_faster(seconds):
+    def measured(line, passes, seconds):
+        stats = Stats(passes=passes, steps=40, new_tokens=40, seconds=seconds)
+        return Measured(line, (RowResult((), "eos", (), (), stats),), True)
+
+    lines = (measured(LINES[0], 40, 1.0), measured(LINES[4], 10, seconds))
+    sentence = verdict(Comparison((Problem("", "", 1),), (1,), lines, 1))
+    assert sentence.startswith(
+        "spot, window 2 wrote the same text in 10 passes where plain decoding took 40, 4.0 times fewer, "
+        "on 1 held-out problem of which the model got 1 right."
+    )
+    assert ("each of its passes took 20.0 times as long" in sentence) == (seconds == 5.0)
