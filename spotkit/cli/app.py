@@ -7,19 +7,21 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from spotkit.cli import conformance, demo, generate, parts, train_drafter
+from spotkit.cli import conformance, demo, generate, parts, terminal, train_drafter
 from spotkit.errors import SpotkitError
 
 
 class _Commands(TyperGroup):
-    """Prints what spotkit refuses as one line, with exit status 2."""
+    """Prints what spotkit refuses, and files that cannot be used, as one line with exit status 2."""
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command that was asked for."""
         try:
             return super().invoke(ctx)
-        except SpotkitError as error:
-            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+        except BrokenPipeError:
+            raise
+        except (SpotkitError, OSError) as error:
+            terminal.note(f"error: {' '.join(str(error).split())}")
             raise typer.Exit(2) from error
 
 

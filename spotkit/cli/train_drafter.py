@@ -92,15 +92,19 @@ def train(
         seed=seed,
         fit=FitConfig(steps=steps, batch=batch, seed=seed),
     )
-    with terminal.progress() as bars:
-        trained = train_drafter(
-            out,
-            lambda length: first if length == first.spec.block_length else at(length),
-            [encode(first, text, raw=raw) for text in texts],
-            trainer=trainer,
-            config=config,
-            on_progress=_Watcher(bars),
-        )
+    try:
+        with terminal.progress() as bars:
+            trained = train_drafter(
+                out,
+                lambda length: first if length == first.spec.block_length else at(length),
+                [encode(first, text, raw=raw) for text in texts],
+                trainer=trainer,
+                config=config,
+                on_progress=_Watcher(bars),
+            )
+    except KeyboardInterrupt:
+        terminal.note(f"stopped; the same command goes on from {out / 'work'}")
+        raise typer.Exit(130) from None
     if json_:
         terminal.print_json({"path": str(out), **trained.about})
         return

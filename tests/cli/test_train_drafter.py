@@ -61,7 +61,8 @@ def test_run_again_it_goes_on_and_ends_the_same(spotkit, model, prompts, tmp_pat
     with monkeypatch.context() as patch:
         patch.setattr(drafter_module, "collect", stop_after_two)
         stopped = run("stopped")
-    assert stopped.exit_code != 0
+    assert stopped.exit_code == 130
+    assert stopped.stderr == f"stopped; the same command goes on from {tmp_path / 'stopped' / 'work'}\n"
     times = {shard: shard.stat().st_mtime_ns for shard in kept}
     resumed, whole = run("stopped"), run("whole")
     assert {shard: shard.stat().st_mtime_ns for shard in kept} == times
@@ -85,6 +86,16 @@ def test_bad_prompt_files_are_refused(spotkit, model, tmp_path, name, text, erro
     assert result.exit_code == 2
     assert result.stderr.startswith("error: prompts")
     assert error in result.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(spotkit, model, prompts, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = spotkit(
+        "train-drafter", "--target", model, "--prompts", prompts, "--out", tmp_path / "file" / "o", *OPTIONS
+    )
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: [Errno ")
+    assert result.stderr.count("\n") == 1
 
 
 def test_an_unknown_kind_names_the_installed_ones(spotkit, prompts, tmp_path):
