@@ -112,6 +112,7 @@ def test_sequential_takes_the_leftmost() -> None:
         (Threshold(0.75, comparator=">="), [1]),
         (Threshold(0.9), [1]),
         (Threshold(0.9, steps_per_block=2), [0, 1]),
+        (Threshold(0.6, steps_per_block=2), [0, 1]),  # one passes, two are due
         (Threshold(0.9, steps_per_block=1), [0, 1, 2, 3]),
         (Threshold(0.9, fallback="best", steps_per_block=1), [1]),
         (Threshold(0.0, comparator=">", fallback="best"), [0, 1, 2, 3]),

@@ -43,6 +43,7 @@ def test_positions_and_existence() -> None:
         ([None, 2, 3, 4, 5, 6], 10, 0, [0]),
         ([1, 2, 3, None, None, None], 7, 2, []),
         ([1, 2, None, None, None, None], 7, 0, [2]),
+        ([1, 2, 3, None, None, None], 8, 1, [3]),
         ([MASK, 2, 3, None, 5, 6], 10, 1, [3]),
     ],
 )
