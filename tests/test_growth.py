@@ -95,10 +95,10 @@ def enumerate_paths(growth: Growth) -> tuple[dict[Added, float], dict[Added, set
 @settings(max_examples=2 * settings.default.max_examples)
 @given(
     seed=st.integers(0, 10_000),
-    length=st.integers(1, 4),
+    length=st.sampled_from([4, 3, 2, 1]),
     blocks=st.integers(1, 2),
     depth=st.integers(1, 5),
-    per_step=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    per_step=st.lists(st.sampled_from([2, 1, 3]), min_size=1, max_size=3),
     by_confidence=st.booleans(),
     with_shifts=st.booleans(),
     data=st.data(),
@@ -139,6 +139,26 @@ def test_states_have_the_probability_of_all_their_paths(
         assert parents[node.added] & seen, "a state before all of its parents"
         assert node.mass <= mass[node.added] * (1 + 1e-4)
         seen.add(node.added)
+
+
+@pytest.mark.parametrize("per_step", [(1,), (2,), (1, 2), (3, 1)])
+@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize("with_shifts", [False, True])
+def test_every_quota_has_the_probability_of_its_paths(
+    per_step: tuple[int, ...], depth: int, with_shifts: bool
+) -> None:
+    """Several positions a step: the surest ones, and one more drawn from the rest."""
+    for length, blocks in ((4, 1), (5, 1), (3, 2)):
+        growth = growth_of(
+            length,
+            length=length,
+            blocks=blocks,
+            depth=depth,
+            quota=lambda block, step: per_step[min(step, len(per_step) - 1)],
+            with_shifts=with_shifts,
+        )
+        mass, _ = enumerate_paths(growth)
+        assert {node.added: node.mass for node in growth.grow(10_000)} == pytest.approx(mass, rel=1e-4)
 
 
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 20))
