@@ -76,7 +76,7 @@ class SpotTrainer:
         blocks = batch["time"].shape[-1] // block_length
         batch = _first(batch, block_length * (1 + int(torch.randint(blocks, (1,), generator=rng))))
         path, answer, logits = self._logits(model, batch, block_length)
-        weights = path.exists * self.discount ** torch.arange(path.exists.shape[1])
+        weights = path.exists * self.discount ** torch.arange(path.exists.shape[1], device=path.exists.device)
         order = nn.functional.cross_entropy(logits.flatten(0, 1), path.positions.flatten(), reduction="none")
         held, stands = self._held(answer, batch, path)
         held_loss = nn.functional.binary_cross_entropy_with_logits(held, stands.float(), reduction="none")
@@ -129,8 +129,8 @@ class SpotTrainer:
         time = batch["time"].long()
         ordered = time.sort(dim=-1, stable=True)
         positions, times = ordered.indices[:, : self.depth], ordered.values[:, : self.depth]
-        steps = torch.arange(positions.shape[1])
-        block = torch.arange(time.shape[1]) // block_length
+        steps = torch.arange(positions.shape[1], device=time.device)
+        block = torch.arange(time.shape[1], device=time.device) // block_length
         home = positions // block_length
         free = batch["flags"][..., 0] | batch["flags"][..., 1]
         rivals = (time.unsqueeze(1) >= steps.view(1, -1, 1)) & (block == home.unsqueeze(-1)) & free.unsqueeze(1)

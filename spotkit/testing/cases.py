@@ -142,7 +142,7 @@ def samplings() -> st.SearchStrategy[Sampling]:
     """Greedy and noisy, with and without filters."""
     return st.builds(
         Sampling,
-        temperature=st.sampled_from([0.0, 0.3, 1.0, 2.0]),
+        temperature=st.sampled_from([0.0, 0.3, 1.0, 2.0, 1e-8]),
         top_k=st.sampled_from([0, 0, 1, 2, 3]),
         top_p=st.sampled_from([1.0, 1.0, 0.9, 0.5, 0.1]),
     )

@@ -288,7 +288,7 @@ class _Job:
     def accuracy(self, model: nn.Module, part: _Part) -> Accuracy:
         """The model's accuracies on a held-out part."""
         examples = self.examples(part)
-        values = evaluate(model, [examples], trainer=self.trainer)[part.kind.block_length]
+        values = evaluate(model, examples, trainer=self.trainer)
         return Accuracy(part.kind, len(examples), values)
 
 

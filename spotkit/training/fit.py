@@ -87,18 +87,13 @@ def fit(
     model.eval()
 
 
-def evaluate(
-    model: nn.Module, sets: Sequence[Examples], *, trainer: Trainer, batch: int = 512
-) -> dict[int, dict[str, float]]:
-    """Accuracies per block length over all examples of `sets`."""
-    table: dict[int, dict[str, float]] = {}
-    for examples in sets:
-        sums: dict[str, float] = {}
-        for begin in range(0, len(examples), batch):
-            index = torch.arange(begin, min(begin + batch, len(examples)))
-            found = trainer.evaluate(model, examples.take(index), block_length=examples.block_length)
-            for name, value in found.items():
-                sums[name] = sums.get(name, 0.0) + float(value)
-        names = [n for n in sums if not n.endswith("/count")]
-        table[examples.block_length] = {n: sums[n] / max(1.0, sums[f"{n}/count"]) for n in names}
-    return table
+def evaluate(model: nn.Module, examples: Examples, *, trainer: Trainer, batch: int = 512) -> dict[str, float]:
+    """Accuracies over all examples, by the trainer's names."""
+    sums: dict[str, float] = {}
+    for begin in range(0, len(examples), batch):
+        index = torch.arange(begin, min(begin + batch, len(examples)))
+        found = trainer.evaluate(model, examples.take(index), block_length=examples.block_length)
+        for name, value in found.items():
+            sums[name] = sums.get(name, 0.0) + float(value)
+    names = [n for n in sums if not n.endswith("/count")]
+    return {n: sums[n] / max(1.0, sums[f"{n}/count"]) for n in names}
