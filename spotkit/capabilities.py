@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
+import torch
+
 
 @runtime_checkable
 class Scheduled(Protocol):
@@ -14,6 +16,16 @@ class Scheduled(Protocol):
 
     def quota(self, step: int, *, block_length: int) -> int:
         """Positions committed at `step`, as long as so many are open."""
+        ...
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """A target that takes canvases on a device of its choice; without it they are on the CPU."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where canvases go in and logits come out."""
         ...
 
 
@@ -30,3 +42,8 @@ class Confident(Protocol):
 
     confidence: str
     """Which probability: `"raw"`, `"tempered"` or `"filtered"`."""
+
+
+def device_of(target: object) -> torch.device:
+    """Where a target takes its canvases."""
+    return target.device if isinstance(target, Placed) else torch.device("cpu")

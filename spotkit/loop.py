@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spotkit import stop, tree
 from spotkit.begin import Job, begin, check_parts, check_prompts
+from spotkit.capabilities import device_of
 from spotkit.logprobs import form, normalise
 from spotkit.protocols import Target
 from spotkit.results import Collector, Result, RowResult
@@ -82,7 +83,7 @@ def stream(
     spec = target.spec
     ids = check_prompts(prompts, spec)
     carry = strategy.drafter.init(spec, batch_size=len(ids))
-    device = getattr(target, "device", torch.device("cpu"))
+    device = device_of(target)
     job, state, heads = begin(ids, spec=spec, strategy=strategy, config=config, row_ids=row_ids, device=device)
     context = target.open(heads, max_new_tokens=config.max_new_tokens)
     return _passes(target, job, state, context, carry)

@@ -13,7 +13,7 @@ import attrs
 import torch
 
 from spotkit import embedded
-from spotkit.capabilities import Scheduled
+from spotkit.capabilities import Scheduled, device_of
 from spotkit.errors import ConfigError, MismatchError
 from spotkit.growth import grow_rows, outlooks
 from spotkit.outlook import expect
@@ -91,4 +91,4 @@ def spot(*, target: Target | None = None, drafter: str | Path | None = None) -> 
             "drafter=None: SPOT needs a drafter trained for this target; make one with "
             "`spotkit train-drafter`, or use confidence_tree, which needs none"
         )
-    return Spot(model.to(getattr(target, "device", "cpu")))
+    return Spot(model.to(device_of(target)))

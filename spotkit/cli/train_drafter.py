@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import attrs
 import typer
 
 from spotkit.cli import options, terminal
@@ -80,9 +81,8 @@ def train(
     def at(length: int | None) -> Target:
         return load_target(target, dtype=dtype, device_map=device_map, block_length=length)
 
-    first = at(lengths[0] if lengths else None)
     config = DrafterConfig(
-        block_lengths=lengths or (first.spec.block_length,),
+        block_lengths=lengths or (1,),
         windows=tuple(window or [_EMBEDDED_WINDOW if target == "embedded" else _WINDOW]),
         temperatures=tuple(temperature),
         max_new_tokens=max_new_tokens,
@@ -92,6 +92,8 @@ def train(
         seed=seed,
         fit=FitConfig(steps=steps, batch=batch, seed=seed),
     )
+    first = at(lengths[0] if lengths else None)  # after the options were checked, as it may take minutes
+    config = attrs.evolve(config, block_lengths=lengths or (first.spec.block_length,))
     try:
         with terminal.progress() as bars:
             trained = train_drafter(

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from spotkit.build import strategy
+from spotkit.capabilities import device_of
 from spotkit.errors import CheckpointError, ConfigError
 from spotkit.loading import load
 from spotkit.logprobs import Sampling
@@ -68,8 +69,7 @@ class Respecified:
     @property
     def device(self) -> torch.device:
         """Where the target wants its canvases."""
-        device: torch.device = getattr(self.target, "device", torch.device("cpu"))
-        return device
+        return device_of(self.target)
 
     def open(self, prompts: Sequence[Tensor], *, max_new_tokens: int) -> Any:
         """The target's context."""

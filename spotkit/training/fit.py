@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from spotkit.training import Trainer
 from spotkit.training.checkpoint import resume_training, save_training
+from spotkit.types import positive
 
 Report = Callable[[int, float], None]
 
@@ -43,11 +44,11 @@ class FitConfig:
         save_every: steps between checkpoints.
     """
 
-    steps: int = 4000
-    batch: int = 96
+    steps: int = attrs.field(default=4000, validator=positive)
+    batch: int = attrs.field(default=96, validator=positive)
     rate: float = 1.5e-3
     seed: int = 0
-    save_every: int = 250
+    save_every: int = attrs.field(default=250, validator=positive)
 
 
 def fit(

@@ -102,3 +102,22 @@ def test_an_unknown_kind_names_the_installed_ones(spotkit, prompts, tmp_path):
     result = spotkit("train-drafter", "--prompts", prompts, "--out", tmp_path / "o", "--kind", "spto")
     assert result.exit_code == 2
     assert "Did you mean 'spot'?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("held_out", ["--held-out", 1.5]),
+        ("windows", ["--window", 0]),
+        ("windows", ["--block-length", 4, "--window", 1, "--window", 2]),
+        ("rows", ["--rows", 0]),
+        ("temperature", ["--temperature", -1]),
+        ("steps", ["--steps", 0]),
+        ("batch", ["--batch", 0]),
+    ],
+)
+def test_wrong_options_are_found_before_the_target_is_loaded(spotkit, prompts, tmp_path, monkeypatch, field, wrong):
+    monkeypatch.setattr("spotkit.cli.targets.load_target", lambda *a, **k: pytest.fail("the target was loaded"))
+    result = spotkit("train-drafter", "--prompts", prompts, "--out", tmp_path / "out", *wrong)
+    assert result.exit_code == 2, result.output
+    assert f"{field}=" in result.output
