@@ -294,19 +294,10 @@ def test_weights_on_disk(tmp_path: Path) -> None:
 
 def test_spec_of_the_checkpoint() -> None:
     spec = load(DATA / "checkpoints/sdar").spec
-    assert (spec.name, spec.vocab_size, spec.mask_id, spec.eos_ids, spec.pad_id) == (
-        "sdar",
-        120,
-        MASK,
-        (118, 117),
-        117,
-    )
-    assert (spec.block_length, spec.block_grid, spec.attention, spec.cache) == (
-        4,
-        "absolute",
-        "block_causal",
-        "exact",
-    )
+    names = (spec.name, spec.vocab_size, spec.mask_id, spec.eos_ids, spec.pad_id)
+    assert names == ("sdar", 120, MASK, (118, 117), 117)
+    blocks = (spec.block_length, spec.block_grid, spec.attention, spec.cache)
+    assert blocks == (4, "absolute", "block_causal", "exact")
     assert spec.token_limit is None
     assert target(length=7).spec == attrs.evolve(spec, block_length=7)
 
