@@ -1,33 +1,22 @@
-"""What the adapters over transformers' own classes share: block-causal targets with an exact cache.
-
-Shapes: `B` rows, `K` states per row, `P` pending tokens, `N` canvas positions, `T` cached slots, `V` vocabulary.
-"""
+"""What all adapters over transformers' own classes share."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import attrs
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from spotkit.errors import ConfigError
 from spotkit.types import TargetSpec
-
-from .cache import BatchCache, Context, Store, TreeCache
 
 Layout = Literal["tree", "batch"]
 
 
 @attrs.frozen(eq=False)
-class BlockCausal:
-    """A target over a transformers causal language model, block-causal on the absolute block grid.
-
-    Neither a prompt nor a finished block costs a pass: they wait in the context, and the next pass runs them
-    in front of its canvases.
+class Native:
+    """A transformers language model with everything that a target needs beside it.
 
     Attributes:
         spec: see `TargetSpec`.
@@ -50,56 +39,18 @@ class BlockCausal:
         where = getattr(hook, "execution_device", None)
         return embedding.weight.device if where is None else torch.device(where)
 
-    def open(self, prompts: Sequence[Tensor], *, max_new_tokens: int) -> Context:
-        """A context whose ids are all pending.
+    def forward(
+        self, ids: Tensor, *, mask: Tensor, positions: Tensor, keep: int | Tensor, cache: Any = None
+    ) -> Tensor:
+        """Logits `[Q, keep, V]` of one call of the model.
 
-        Raises:
-            ConfigError: a prompt that does not end at a block boundary.
+        Args:
+            ids: `[Q, S]`.
+            mask: who sees whom, bool `[Q, 1, S, keys]`.
+            positions: absolute positions `[Q, S]`.
+            keep: the last so many positions are scored, or those with the given indices.
+            cache: keys and values of earlier passes, or None.
         """
-        length = self.spec.block_length
-        for row, ids in enumerate(prompts):
-            if len(ids) % length:
-                raise ConfigError(
-                    f"prompts[{row}]: {len(ids)} ids; give whole blocks of {length}, the rest belongs to the canvas"
-                )
-        pending = tuple(ids.to(self.device, torch.int64) for ids in prompts)
-        return Context(Store(), 0, (0,) * len(pending), pending)
-
-    @torch.inference_mode()
-    def extend(self, context: Context, *, block: Tensor, rows: Tensor) -> Context:
-        """Adds the block's ids to the pending ones."""
-        pairs = zip(context.pending, block.to(self.device), rows.tolist(), strict=True)
-        pending = tuple(torch.cat([ids, new]) if grows else ids for ids, new, grows in pairs)
-        return attrs.evolve(context, pending=pending)
-
-    @torch.inference_mode()
-    def score(self, canvases: Tensor, *, context: Context) -> tuple[Tensor, Context]:
-        """One pass over the pending ids and all canvases; logits `[B, K, N, V]` in the model's dtype.
-
-        Raises:
-            ConfigError: canvases for another number of rows than the context has.
-        """
-        rows, count, width = canvases.shape
-        canvases = canvases.to(self.device)
-        if rows != len(context.lengths):
-            raise ConfigError(f"canvases: {rows} rows for a context of {len(context.lengths)}; give one row each")
-        store = context.writable()
-        ids = pad_sequence(list(context.pending), batch_first=True, padding_value=self.spec.pad_id)
-        tree = self.layout == "tree"
-        plan = _Plan(context.lengths, context.waiting, count if tree else 1, width, self.spec.block_length)
-        mask, positions = plan.mask(self.device), plan.positions(self.device)
-        cache: TreeCache | BatchCache
-        if tree:
-            cache = TreeCache(store, context.filled)
-            ids = torch.cat([ids, canvases.flatten(1)], 1)
-        else:
-            cache = BatchCache(store, context.filled, pending=ids.shape[1], count=count)
-            ids, mask, positions = (t.repeat_interleave(count, 0) for t in (ids, mask, positions))
-            ids = torch.cat([ids, canvases.flatten(0, 1)], 1)
-        logits = self._forward(ids, mask=mask, positions=positions, cache=cache, keep=plan.scored)
-        return logits.reshape(rows, count, width, -1), context.after_pass(store)
-
-    def _forward(self, ids: Tensor, *, mask: Tensor, positions: Tensor, cache: Any, keep: int) -> Tensor:
         if self.model.config._attn_implementation == "eager":  # eager adds the mask, whatever its type
             lowest = torch.finfo(self.model.dtype).min
             mask = torch.zeros(mask.shape, dtype=self.model.dtype, device=mask.device).masked_fill_(~mask, lowest)
@@ -108,8 +59,8 @@ class BlockCausal:
             attention_mask=mask,
             position_ids=positions,
             logits_to_keep=keep,
-            use_cache=True,
-            **{_cache_argument(type(self.model)): cache},
+            use_cache=cache is not None,
+            **({} if cache is None else {_cache_argument(type(self.model)): cache}),
         )
         logits: Tensor = output.logits
         return logits.to(self.device)
@@ -118,56 +69,3 @@ class BlockCausal:
 def _cache_argument(kind: type[Any]) -> str:
     """What the model's forward calls its cache: `cache`, or in older transformers `past_key_values`."""
     return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
-
-
-@attrs.frozen
-class _Plan:
-    """Who sees whom, and where everyone stands, in one pass.
-
-    Keys are `[T slots; P pending; states x N canvas positions]`, queries the latter two. Lengths are whole
-    blocks, so that block relations do not depend on the row.
-    """
-
-    lengths: tuple[int, ...]
-    waiting: tuple[int, ...]
-    states: int
-    width: int
-    block: int
-
-    @property
-    def scored(self) -> int:
-        """Canvas positions per sequence."""
-        return self.states * self.width
-
-    def positions(self, device: torch.device) -> Tensor:
-        """Absolute positions of the queries `[B, P + states * N]`."""
-        lengths, waiting = self._counts(device)
-        pending = lengths + torch.arange(max(self.waiting), device=device)
-        canvas = lengths + waiting + torch.arange(self.width, device=device).repeat(self.states)
-        return torch.cat([pending, canvas], 1)
-
-    def mask(self, device: torch.device) -> Tensor:
-        """True where a query sees a key, `[B, 1, P + states * N, T + P + states * N]`.
-
-        Padding sees itself, so that no row of the attention is empty.
-        """
-        lengths, waiting = self._counts(device)
-        past, pending = max(self.lengths), max(self.waiting)
-        queries = pending + self.scored
-        mask = torch.zeros(len(self.lengths), queries, past + queries, dtype=torch.bool, device=device)
-        mask[:, :, :past] = (torch.arange(past, device=device) < lengths).unsqueeze(1)
-        real = (torch.arange(pending, device=device) < waiting).unsqueeze(1)
-        itself = torch.eye(pending, dtype=torch.bool, device=device)
-        mask[:, :pending, past : past + pending] = (self._causal(pending, device) & real) | itself
-        mask[:, pending:, past : past + pending] = real
-        copies = torch.eye(self.states, dtype=torch.bool, device=device)
-        mask[:, pending:, past + pending :] = torch.kron(copies, self._causal(self.width, device))
-        return mask.unsqueeze(1)
-
-    def _causal(self, count: int, device: torch.device) -> Tensor:
-        blocks = torch.arange(count, device=device) // self.block
-        return blocks.unsqueeze(1) >= blocks
-
-    def _counts(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Cached and pending tokens per row `[B, 1]`."""
-        return torch.tensor(self.lengths, device=device)[:, None], torch.tensor(self.waiting, device=device)[:, None]

@@ -78,9 +78,18 @@ def fingerprint(folder: Path, sizes: Mapping[str, Any]) -> str:
 
 
 def load_model(
-    kind: Any, folder: Path, *, config: Any, dtype: torch.dtype | str, device_map: Any, attn_implementation: str
+    kind: Any,
+    folder: Path,
+    *,
+    config: Any,
+    dtype: torch.dtype | str,
+    device_map: Any,
+    attn_implementation: str,
+    names: Mapping[str, str] | None = None,
 ) -> Any:
     """The transformers model of class `kind` in evaluation mode, with exactly the weights of the checkpoint.
+
+    `names` are patterns of the checkpoint's names of weights, and transformers' names for them.
 
     Raises:
         CheckpointError: a weight is missing, left over or of another shape than the config says.
@@ -98,6 +107,7 @@ def load_model(
                 local_files_only=True,
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
+                key_mapping=names,
             )
         except Exception as error:
             if isinstance(error, torch.OutOfMemoryError):

@@ -130,7 +130,7 @@ def export(model: Qwen3ForCausalLM, tokenizer, out: Path) -> None:
 
 def main(
     out: Annotated[Path, typer.Option(help="Folder of the checkpoint.")] = Path("embedded"),
-    steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 2300,
+    steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 3400,
     rows: Annotated[int, typer.Option(help="Texts per step.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of corpus, weights and noise.")] = 0,
     matrix_lr: Annotated[float, typer.Option(help="Learning rate of the matrices (Muon).")] = 0.02,

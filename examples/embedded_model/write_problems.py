@@ -29,7 +29,7 @@ def main(
     out: Annotated[Path, typer.Argument(help="File to write.")],
     count: Annotated[int, typer.Option(help="Problems to write.")] = 200,
     seed: Annotated[int, typer.Option(help="Another seed gives other problems.")] = 2026,
-    steps: Annotated[int, typer.Option(help="Steps the model was trained for.")] = 2300,
+    steps: Annotated[int, typer.Option(help="Steps the model was trained for.")] = 3400,
     rows: Annotated[int, typer.Option(help="Texts per step of that training.")] = 16,
     training_seed: Annotated[int, typer.Option(help="Seed of that training.")] = 0,
 ) -> None:

@@ -55,6 +55,10 @@ def train(
     examples: Annotated[
         int, typer.Option(help="At most so many in memory per block length and temperature.")
     ] = 20_000,
+    prompts_per_kind: Annotated[
+        int | None,
+        typer.Option(help="At most so many prompts per block length and temperature, different ones. Default: all."),
+    ] = None,
     steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 4000,
     batch: Annotated[int, typer.Option(help="Examples per step.")] = 96,
     rows: Annotated[int, typer.Option(help="Prompts decoded together.")] = 16,
@@ -88,6 +92,7 @@ def train(
         max_new_tokens=max_new_tokens,
         held_out=held_out,
         examples=examples,
+        prompts_per_kind=prompts_per_kind,
         rows=rows,
         seed=seed,
         fit=FitConfig(steps=steps, batch=batch, seed=seed),

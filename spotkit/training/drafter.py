@@ -62,6 +62,8 @@ class DrafterConfig:
         max_new_tokens: length of a trajectory.
         held_out: share of the prompts that are kept for the evaluation.
         examples: at most so many examples per block length and temperature are kept in memory.
+        prompts_per_kind: at most so many training prompts are decoded per block length and temperature, and
+            different ones for each as far as they go; None decodes all prompts with each.
         rows: prompts decoded together.
         seed: of the split, the noise of the trajectories and the choice of the examples.
         fit: steps, batch, learning rate and seed of the fit.
@@ -74,6 +76,7 @@ class DrafterConfig:
     max_new_tokens: int = attrs.field(default=256, validator=positive)
     held_out: float = attrs.field(default=0.1, validator=_share)
     examples: int = attrs.field(default=20_000, validator=positive)
+    prompts_per_kind: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
     rows: int = attrs.field(default=16, validator=positive)
     seed: int = 0
     fit: FitConfig = FitConfig()
@@ -231,7 +234,7 @@ class _Job:
     def collect(self, target_at: Callable[[int], Target]) -> tuple[list[TargetSpec], list[_Part]]:
         """The target's spec per block length, and the trajectories of every kind on both sides."""
         config = self.config
-        batches = sum(-(-len(side) // config.rows) for side in (self.training, self.held_out))
+        batches = sum(-(-len(side) // config.rows) for side in (self.dealt(0), self.held_out))
         total = len(config.block_lengths) * len(config.temperatures) * batches
         specs: list[TargetSpec] = []
         parts: list[_Part] = []
@@ -241,11 +244,19 @@ class _Job:
             for temperature, held_out in itertools.product(config.temperatures, (False, True)):
                 kind = Kind(block_length, window, temperature)
                 before = sum(len(part.shards) for part in parts)
-                parts.append(self._part(target, kind, held_out, done=before, total=total))
+                prompts = self.held_out if held_out else self.dealt(len(parts) // 2)
+                parts.append(self._part(target, kind, held_out, prompts, done=before, total=total))
         return specs, parts
 
-    def _part(self, target: Target, kind: Kind, held_out: bool, *, done: int, total: int) -> _Part:
-        prompts = self.held_out if held_out else self.training
+    def dealt(self, index: int) -> tuple[Prompt, ...]:
+        """The training prompts of the kind with this index."""
+        count = min(self.config.prompts_per_kind or len(self.training), len(self.training))
+        begin = index * count % len(self.training)
+        return (self.training[begin:] + self.training[:begin])[:count]
+
+    def _part(
+        self, target: Target, kind: Kind, held_out: bool, prompts: tuple[Prompt, ...], *, done: int, total: int
+    ) -> _Part:
         decoding = DecodeConfig(
             max_new_tokens=self.config.max_new_tokens,
             sampling=Sampling(temperature=kind.temperature),

@@ -387,7 +387,7 @@ def test_truncated_weights(tmp_path: Path, size: int) -> None:
     ("changes", "text"),
     [
         ({"model_type": "sdar_moe", "architectures": ["SDARMoeForCausalLM"]}, "experts is not supported"),
-        ({"use_sliding_window": True}, "use_sliding_window=true"),
+        ({"use_sliding_window": True}, "use_sliding_window=True"),
         ({"head_dim": None}, "config.json lacks head_dim"),
         ({"rope_theta": None}, "config.json lacks rope_theta"),
         ({"hidden_size": "wide"}, "config.json does not fit Qwen3"),

@@ -11,6 +11,7 @@ from spotkit.errors import ConfigError
 from spotkit.strategies.order_model import OrderConfig, OrderModel
 from spotkit.strategies.spot_trainer import SpotTrainer
 from spotkit.testing.targets import TableTarget
+from spotkit.training import drafter as drafter_module
 from spotkit.training.drafter import DrafterConfig, split, train_drafter
 from spotkit.training.fit import FitConfig
 from spotkit.types import TargetSpec
@@ -134,7 +135,8 @@ def test_too_few_prompts_are_refused():
 @pytest.mark.parametrize(
     ("field", "value"),
     [("held_out", 0.0), ("held_out", 1), ("examples", 0), ("windows", ()), ("block_lengths", (0,)),
-     ("windows", (1, 2, 3)), ("temperatures", ()), ("temperatures", (-1.0,)), ("rows", 0)],
+     ("windows", (1, 2, 3)), ("temperatures", ()), ("temperatures", (-1.0,)), ("rows", 0),
+     ("prompts_per_kind", 0)],
 )  # fmt: skip
 def test_bad_settings_are_refused(field, value):
     with pytest.raises(ConfigError, match=field.removesuffix("s")):
@@ -144,3 +146,24 @@ def test_bad_settings_are_refused(field, value):
 def test_answers_of_one_step_teach_nothing(tmp_path):
     with pytest.raises(ConfigError, match="no second pass"):
         train(tmp_path, config=attrs.evolve(CONFIG, max_new_tokens=1))
+
+
+def test_kinds_take_different_prompts_as_far_as_they_go(tmp_path):
+    config = attrs.evolve(CONFIG, prompts_per_kind=4)
+    trained = train(tmp_path, config=config)
+    assert trained.prompts == 9
+    folders = sorted(tmp_path.glob("work/training-*"))
+    counts = [sum(len(load_file(s)["time"]) for s in folder.iterdir()) for folder in folders]
+    training, _ = split(PROMPTS, share=CONFIG.held_out, seed=0)
+    job = drafter_module._Job(tmp_path, training, (), SmallTrainer(), config, lambda _: None)
+    dealt = [job.dealt(i) for i in range(4)]
+    assert [len(d) for d in dealt] == [4] * 4
+    assert len({p for d in dealt[:2] for p in d}) == 8
+    assert {p for d in dealt for p in d} == set(training)
+    assert len(folders) == 4
+    assert all(counts)
+
+
+def test_more_prompts_per_kind_than_there_are_take_all(tmp_path, whole):
+    trained = train(tmp_path, config=attrs.evolve(CONFIG, prompts_per_kind=100))
+    assert trained.accuracies == whole[0].accuracies

@@ -1,0 +1,126 @@
+"""From a checkpoint's `config.json` to the config of transformers' own class, and to a `TargetSpec`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from spotkit.errors import CheckpointError
+from spotkit.types import TargetSpec
+
+from .files import known_ids, read_json
+
+
+def same(*names: str) -> dict[str, str]:
+    """Entries that the checkpoint and transformers call the same."""
+    return dict(zip(names, names, strict=True))
+
+
+def sizes_of(
+    folder: Path, config: Mapping[str, Any], *, required: Mapping[str, str], choices: Mapping[str, tuple[str, Any]]
+) -> dict[str, Any]:
+    """Sizes by transformers' names.
+
+    Args:
+        folder: for the messages.
+        config: the checkpoint's `config.json`.
+        required: transformers' names and what the checkpoint calls them.
+        choices: the same, with the value of a checkpoint that does not say.
+
+    Raises:
+        CheckpointError: a required entry is missing.
+    """
+    rope = rope_of(config)
+    missing = [theirs for theirs in required.values() if config.get(theirs) is None]
+    missing += ["rope_theta"] if rope.get("rope_theta") is None else []
+    if missing:
+        raise CheckpointError(f"{folder}: config.json lacks {', '.join(missing)}; download it again")
+    sizes = {name: config[theirs] for name, theirs in required.items()} | {"rope_parameters": rope}
+    return sizes | {name: config.get(theirs, value) for name, (theirs, value) in choices.items()}
+
+
+def native_config(kind: Any, folder: Path, config: Mapping[str, Any], sizes: Mapping[str, Any]) -> Any:
+    """The config of transformers' class `kind` with these sizes.
+
+    Raises:
+        CheckpointError: the sizes do not fit the class.
+    """
+    try:
+        return kind(**sizes, dtype=config.get("dtype", config.get("torch_dtype")))
+    except Exception as error:
+        name = kind.__name__.removesuffix("Config")
+        raise CheckpointError(f"{folder}: config.json does not fit {name} ({error})") from error
+
+
+def refuse(folder: Path, config: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Refuses a checkpoint whose `config.json` asks for something that the native class would not do.
+
+    Args:
+        folder: for the messages.
+        config: the checkpoint's `config.json`; an absent entry or null is taken as expected.
+        expected: the only value that each entry may have.
+
+    Raises:
+        CheckpointError: an entry has another value.
+    """
+    wrong = {k: config[k] for k, v in expected.items() if config.get(k) is not None and config[k] != v}
+    if wrong:
+        texts = [f"{name}={value!r} (must be {expected[name]!r})" for name, value in wrong.items()]
+        raise CheckpointError(
+            f"{folder}: config.json has {', '.join(texts)}, which transformers' own class does not run; use another "
+            "checkpoint of the family"
+        )
+
+
+def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Position encoding as transformers 5 has it; before, it was `rope_theta` and `rope_scaling`."""
+    if config.get("rope_parameters"):
+        return dict(config["rope_parameters"])
+    scaling = dict(config.get("rope_scaling") or {})
+    return {"rope_type": scaling.pop("type", "default"), "rope_theta": config.get("rope_theta"), **scaling}
+
+
+def spec_of(
+    folder: Path,
+    config: Mapping[str, Any],
+    tokenizer: Any,
+    *,
+    vocab_size: int,
+    block_length: int,
+    mask_id: int | None = None,
+    block_grid: Literal["absolute", "prompt"] = "absolute",
+    attention: Literal["block_causal", "full"] = "block_causal",
+    cache: Literal["exact", "approximate", "none"] = "exact",
+) -> TargetSpec:
+    """The spec of a checkpoint, without its name and fingerprint.
+
+    `mask_id` is what the family uses where neither the config nor the tokenizer says.
+
+    Raises:
+        CheckpointError: there is no sensible mask id.
+    """
+    generation = read_json(folder / "generation_config.json")
+    eos = generation.get("eos_token_id", config.get("eos_token_id"))
+    eos_ids = (eos,) if isinstance(eos, int) else tuple(eos or ())
+    found = config.get("mask_token_id", getattr(tokenizer, "mask_token_id", None))
+    mask = mask_id if found is None else found
+    if not isinstance(mask, int) or not 0 <= mask < vocab_size or mask in eos_ids:
+        raise CheckpointError(
+            f"{folder}: config.json has mask_token_id={mask!r}; give the mask token's id, within the "
+            f"{vocab_size} of the vocabulary and none of the end tokens {list(eos_ids)}"
+        )
+    pad = generation.get("pad_token_id", config.get("pad_token_id"))
+    known = known_ids(tokenizer)
+    return TargetSpec(
+        name=folder.name,
+        vocab_size=vocab_size,
+        mask_id=mask,
+        eos_ids=eos_ids,
+        pad_id=pad if isinstance(pad, int) and 0 <= pad < vocab_size else 0,
+        block_length=block_length,
+        block_grid=block_grid,
+        attention=attention,
+        cache=cache,
+        token_limit=known if known is not None and known < vocab_size else None,
+    )
