@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from spotkit.errors import CheckpointError
+from spotkit.errors import CheckpointError, ConfigError
+from spotkit.loading import LoadOptions
 from spotkit.types import TargetSpec
 
-from .files import known_ids, read_json
+from .files import fingerprint, known_ids, read_json
 
 
 def same(*names: str) -> dict[str, str]:
@@ -86,41 +87,58 @@ def spec_of(
     config: Mapping[str, Any],
     tokenizer: Any,
     *,
-    vocab_size: int,
+    sizes: Mapping[str, Any],
+    options: LoadOptions,
     block_length: int,
     mask_id: int | None = None,
     block_grid: Literal["absolute", "prompt"] = "absolute",
     attention: Literal["block_causal", "full"] = "block_causal",
     cache: Literal["exact", "approximate", "none"] = "exact",
 ) -> TargetSpec:
-    """The spec of a checkpoint, without its name and fingerprint.
+    """The spec of a checkpoint.
 
-    `mask_id` is what the family uses where neither the config nor the tokenizer says.
+    `block_length` and `mask_id` are what the family has where the options say nothing, the latter also after the
+    config and the tokenizer.
 
     Raises:
-        CheckpointError: there is no sensible mask id.
+        CheckpointError: there is no sensible mask id, or the weights are missing or damaged.
     """
+    vocab_size: int = sizes["vocab_size"]
     generation = read_json(folder / "generation_config.json")
     eos = generation.get("eos_token_id", config.get("eos_token_id"))
     eos_ids = (eos,) if isinstance(eos, int) else tuple(eos or ())
-    found = config.get("mask_token_id", getattr(tokenizer, "mask_token_id", None))
-    mask = mask_id if found is None else found
+    known_masks = (options.mask_id, config.get("mask_token_id"), getattr(tokenizer, "mask_token_id", None), mask_id)
+    mask = next((m for m in known_masks if m is not None), None)
     if not isinstance(mask, int) or not 0 <= mask < vocab_size or mask in eos_ids:
         raise CheckpointError(
-            f"{folder}: config.json has mask_token_id={mask!r}; give the mask token's id, within the "
-            f"{vocab_size} of the vocabulary and none of the end tokens {list(eos_ids)}"
+            f"{folder}: mask_token_id={mask!r}; give the mask token's id, in config.json or as mask_id when loading, "
+            f"within the {vocab_size} of the vocabulary and none of the end tokens {list(eos_ids)}"
         )
     pad = generation.get("pad_token_id", config.get("pad_token_id"))
     known = known_ids(tokenizer)
     return TargetSpec(
-        name=folder.name,
+        name=options.name,
         vocab_size=vocab_size,
         mask_id=mask,
         eos_ids=eos_ids,
         pad_id=pad if isinstance(pad, int) and 0 <= pad < vocab_size else 0,
-        block_length=block_length,
+        block_length=block_length if options.block_length is None else options.block_length,
         block_grid=block_grid,
         attention=attention,
         cache=cache,
+        fingerprint=fingerprint(folder, sizes),
         token_limit=known if known is not None and known < vocab_size else None,
     )
+
+
+def cache_of(cache: str | None, known: Sequence[str], *, name: str) -> str:
+    """The cache asked for, or the first known one.
+
+    Raises:
+        ConfigError: the family does not have it.
+    """
+    if cache is None:
+        return known[0]
+    if cache not in known:
+        raise ConfigError(f"cache={cache!r}: {name} has {', '.join(known)}; choose one of these, or None")
+    return cache

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from spotkit.errors import CheckpointError
+from spotkit.loading import LoadOptions
 
 _SAMPLE = 64  # bytes of every tensor that go into the fingerprint
 
@@ -82,9 +83,7 @@ def load_model(
     folder: Path,
     *,
     config: Any,
-    dtype: torch.dtype | str,
-    device_map: Any,
-    attn_implementation: str,
+    options: LoadOptions,
     names: Mapping[str, str] | None = None,
 ) -> Any:
     """The transformers model of class `kind` in evaluation mode, with exactly the weights of the checkpoint.
@@ -100,9 +99,9 @@ def load_model(
             model, info = kind.from_pretrained(
                 folder,
                 config=config,
-                dtype=dtype,
-                device_map=device_map,
-                attn_implementation=attn_implementation,
+                dtype=options.dtype,
+                device_map=options.device_map,
+                attn_implementation=options.attn_implementation,
                 use_safetensors=True,
                 local_files_only=True,
                 ignore_mismatched_sizes=True,

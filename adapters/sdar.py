@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import torch
 
 from spotkit.errors import CheckpointError
+from spotkit.loading import LoadOptions
 
-from .base import Layout
 from .block_causal import BlockCausal
-from .configs import native_config, refuse, same, sizes_of, spec_of
-from .files import fingerprint, load_model, load_tokenizer
+from .configs import cache_of, native_config, refuse, same, sizes_of, spec_of
+from .files import load_model, load_tokenizer
 
 _REQUIRED = same(
     "vocab_size",
@@ -49,19 +48,8 @@ class SDAR(BlockCausal):
         return bool(names & {"sdar", "SDARForCausalLM", "sdar_moe", "SDARMoeForCausalLM"})
 
     @classmethod
-    def load(
-        cls,
-        folder: Path,
-        *,
-        name: str,
-        config: Mapping[str, Any],
-        dtype: torch.dtype | str = "auto",
-        device_map: Any = None,
-        block_length: int | None = None,
-        attn_implementation: str = "sdpa",
-        layout: Layout = "tree",
-    ) -> SDAR:
-        """The target in `folder` with its `config.json`; name and options as for `spotkit.loading.load`.
+    def load(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> SDAR:
+        """The target in `folder` with its `config.json`.
 
         Raises:
             CheckpointError: a file is missing or damaged, or the checkpoint is of a kind not supported.
@@ -72,18 +60,12 @@ class SDAR(BlockCausal):
             raise CheckpointError(
                 f"{folder}: SDAR with experts is not supported; use a dense SDAR or TraDo checkpoint"
             )
+        cache_of(options.cache, ("exact",), name="SDAR")
         refuse(folder, config, {"use_sliding_window": False})
         sizes = sizes_of(folder, config, required=_REQUIRED, choices=_CHOICES)
         tokenizer = load_tokenizer(folder)
-        length = config.get("block_size") or _BLOCK_LENGTH if block_length is None else block_length
-        spec = spec_of(folder, config, tokenizer, vocab_size=sizes["vocab_size"], block_length=length)
-        spec = attrs.evolve(spec, name=name, fingerprint=fingerprint(folder, sizes))
-        model = load_model(
-            Qwen3ForCausalLM,
-            folder,
-            config=native_config(Qwen3Config, folder, config, sizes),
-            dtype=dtype,
-            device_map=device_map,
-            attn_implementation=attn_implementation,
-        )
-        return cls(spec=spec, model=model, tokenizer=tokenizer, layout=layout)
+        length = config.get("block_size") or _BLOCK_LENGTH
+        spec = spec_of(folder, config, tokenizer, sizes=sizes, options=options, block_length=length)
+        native = native_config(Qwen3Config, folder, config, sizes)
+        model = load_model(Qwen3ForCausalLM, folder, config=native, options=options)
+        return cls(spec, model, tokenizer, options.layout)

@@ -128,8 +128,8 @@ def begin(
     text_end = prompt_end + config.max_new_tokens
     start = prompt_end // length * length if spec.block_grid == "absolute" else prompt_end
     limit = start + -(-(text_end - start) // length) * length
-    window = strategy.window
-    if spec.attention == "full":
+    window = 1 if spec.cache == "approximate" else strategy.window  # what refreshes it ends the window
+    if spec.whole_answer:
         window = int(((limit - start) // length).max())
     canvas = torch.full((len(ids), window * length), spec.mask_id)
     committed = torch.zeros(canvas.shape, dtype=torch.bool)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import attrs
 import torch
 
 from spotkit import embedded
@@ -21,6 +22,25 @@ _DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
 _PLACEMENTS = ("auto", "balanced", "balanced_low_0", "sequential")
 _ATTENTION = ("sdpa", "eager")
 _LAYOUTS = ("tree", "batch")
+_CACHES = ("none", "exact", "prefix", "dual")
+
+
+@attrs.frozen
+class LoadOptions:
+    """How an adapter is to load a checkpoint; see `load` for all but the first.
+
+    Attributes:
+        name: what the target is called in its spec.
+    """
+
+    name: str
+    dtype: torch.dtype | str = "auto"
+    device_map: Any = None
+    block_length: int | None = None
+    attn_implementation: str = "sdpa"
+    layout: Literal["tree", "batch"] = "tree"
+    cache: str | None = None
+    mask_id: int | None = None
 
 
 class Adapter(Protocol):
@@ -30,19 +50,8 @@ class Adapter(Protocol):
         """Whether a checkpoint with this `config.json` is of the family."""
         ...
 
-    def load(
-        self,
-        folder: Path,
-        *,
-        name: str,
-        config: Mapping[str, Any],
-        dtype: torch.dtype | str,
-        device_map: Any,
-        block_length: int | None,
-        attn_implementation: str,
-        layout: Literal["tree", "batch"],
-    ) -> Target:
-        """The target in `folder`, called `name` in its spec; the options have been checked."""
+    def load(self, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> Target:
+        """The target in `folder` with its `config.json`; the options have been checked."""
         ...
 
 
@@ -55,6 +64,8 @@ def load(
     block_length: int | None = None,
     attn_implementation: str = "sdpa",
     layout: Literal["tree", "batch"] = "tree",
+    cache: str | None = None,
+    mask_id: int | None = None,
     local_files_only: bool = False,
 ) -> Target:
     """Loads a target.
@@ -70,6 +81,9 @@ def load(
         block_length: None takes the checkpoint's.
         attn_implementation: "sdpa" or "eager".
         layout: how the states of a pass are laid out: "tree" or "batch"; see `spotkit.adapters.base`.
+        cache: "none", "exact", "prefix" or "dual", as far as the family has it; None takes the exact way. "prefix"
+            and "dual" are Fast-dLLM's approximations for bidirectional models.
+        mask_id: id of the mask token; None takes the checkpoint's, or the one that its family is known to use.
         local_files_only: never ask the hub, take what has been downloaded (as does `HF_HUB_OFFLINE=1`).
 
     Raises:
@@ -87,6 +101,10 @@ def load(
         raise ConfigError(f"source={source!r}: give a folder, a hub id like owner/name, or 'embedded'")
     _one_of("attn_implementation", attn_implementation, _ATTENTION)
     _one_of("layout", layout, _LAYOUTS)
+    if mask_id is not None and (isinstance(mask_id, bool) or not isinstance(mask_id, int) or mask_id < 0):
+        raise ConfigError(f"mask_id={mask_id!r}: give a token id, or None for the checkpoint's")
+    if cache is not None:
+        _one_of("cache", cache, _CACHES)
     if dtype is None and source == "embedded":
         dtype = torch.float32
     numbers, placement = _dtype(dtype), _placement(device_map)
@@ -95,16 +113,17 @@ def load(
     family = _adapter(config, folder, adapter)
     if not _is_local(source):
         folder = _folder(source, _FILES, local_files_only)
-    target: Target = family.load(
-        folder,
+    options = LoadOptions(
         name=str(source) if source == "embedded" or not _is_local(source) else folder.resolve().name,
-        config=config,
         dtype=numbers,
         device_map=placement,
         block_length=block_length,
         attn_implementation=attn_implementation,
         layout=layout,
+        cache=cache,
+        mask_id=mask_id,
     )
+    target: Target = family.load(folder, config=config, options=options)
     return target
 
 

@@ -161,7 +161,7 @@ def _move_on(
 ) -> tuple[Any, State, Evidence | None]:
     """Hands finished leading blocks to the context and moves the window of those rows on."""
     length = state.block_length
-    while job.spec.attention == "block_causal":
+    while not job.spec.whole_answer:
         more = state.start + length < state.limit
         rows = state.committed[:, :length].all(-1) & more & ~job.finished(state)
         if not bool(rows.any()):

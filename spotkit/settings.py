@@ -25,7 +25,8 @@ class Strategy:
         acceptance: decides which proposals are kept.
         budget: states scored per row and pass, the current one included.
         window: blocks per canvas. More than one lets speculation cross block boundaries, at the price of
-            as many times the positions per state. Targets with full attention always see all blocks.
+            as many times the positions per state. Targets with full attention always see all blocks,
+            and those with an approximate cache see one.
     """
 
     rule: DecodingRule

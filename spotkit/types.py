@@ -51,6 +51,7 @@ class TargetSpec:
     """Where blocks begin: at multiples of the block length from position 0, or at the end of the prompt."""
     attention: Literal["block_causal", "full"] = "block_causal"
     cache: Literal["exact", "approximate", "none"] = "exact"
+    """What keys and values of the context are worth; one that is refreshed at a block's start is approximate."""
     token_limit: int | None = None
     """Number of ids the tokenizer knows, if smaller than `vocab_size`; wider ids are never written."""
     default_rule: str = "static"
@@ -68,6 +69,11 @@ class TargetSpec:
                 f"block_grid={self.block_grid!r}: with attention='full' every row of a batch needs a canvas of the "
                 "same length, so blocks must begin at the end of the prompt; use block_grid='prompt'"
             )
+
+    @property
+    def whole_answer(self) -> bool:
+        """Whether a canvas holds all blocks of the answer, so that none ever leaves it for the context."""
+        return self.attention == "full" and self.cache == "none"
 
 
 @attrs.frozen(eq=False)

@@ -7,7 +7,7 @@ checkpoint lies relative to the folder above the case file's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,24 +17,14 @@ from torch import Tensor
 
 from spotkit.build import strategy
 from spotkit.capabilities import device_of
-from spotkit.errors import CheckpointError, ConfigError
+from spotkit.errors import CheckpointError
 from spotkit.loading import load
-from spotkit.logprobs import Sampling
 from spotkit.loop import decode
-from spotkit.protocols import DecodingRule, Target
+from spotkit.protocols import Target
 from spotkit.results import RowResult
-from spotkit.rules import Sequential, Static, Threshold
 from spotkit.settings import DecodeConfig
+from spotkit.testing.official import Case, Reading, read
 from spotkit.types import TargetSpec
-
-Case = Mapping[str, Any]
-_RULES: dict[str, Callable[[Case], DecodingRule]] = {
-    "low_confidence_static": lambda case: Static(case["denoising_steps"]),
-    "low_confidence_dynamic": lambda case: Threshold(
-        case["threshold"], comparator=">", fallback="quota", steps_per_block=case["denoising_steps"]
-    ),
-    "sequential": lambda case: Sequential(case["denoising_steps"]),
-}
 
 
 @attrs.frozen
@@ -96,19 +86,22 @@ def run_file(
     """
     path = Path(path)
     content = _read(path)
-    targets: dict[int | None, Target] = {}
+    targets: dict[tuple[int, str | None], Target] = {}
     failed = []
     for case in content["cases"]:
-        length = case.get("block_length")
-        if length not in targets:
-            targets[length] = load(
+        reading = read(case)
+        key = (reading.block_length, reading.cache)
+        if key not in targets:
+            targets[key] = load(
                 path.resolve().parent.parent / content["checkpoint"],
                 dtype="float32",
-                block_length=length,
+                block_length=reading.block_length,
                 attn_implementation=attn_implementation,
                 layout=layout,
+                cache=reading.cache,
+                mask_id=content.get("mask_id"),
             )
-        difference = _difference(targets[length], case)
+        difference = _difference(targets[key], case, reading)
         if difference is not None:
             failed.append(Failure(case["id"], difference))
     return Report(content["family"], len(content["cases"]) - len(failed), tuple(failed))
@@ -124,36 +117,42 @@ def _read(path: Path) -> Mapping[str, Any]:
     return content
 
 
-def _difference(target: Target, case: Case) -> str | None:
+def _difference(target: Target, case: Case, reading: Reading) -> str | None:
     """The first way in which decoding `case` differs from what was expected."""
-    spec = attrs.evolve(target.spec, eos_ids=tuple(case["stop_ids"] or ()))
-    prompt, length = case["prompt_ids"], spec.block_length
-    end = -(-(len(prompt) + case["gen_length"]) // length) * length  # the official loop fills whole blocks
+    prompts, expected = _rows(case)
+    ends = [_end(len(prompt), case, reading) for prompt in prompts]
+    spec = attrs.evolve(target.spec, eos_ids=reading.eos_ids)
     result = decode(
         Respecified(target, spec),
-        [prompt],
-        strategy=strategy("plain", rule=_rule(case)),
-        config=DecodeConfig(max_new_tokens=end - len(prompt), sampling=_sampling(case), finish_block=True),
-    ).rows[0]
-    expected = case["expected_ids"] if case["output_includes_prompt"] else prompt + case["expected_ids"]
-    calls = case.get("forward_calls")
-    return _compare(_canvas(result, prompt, end, spec.mask_id), expected, spec.mask_id, case) or (
-        f"{result.stats.passes} passes, the official loop {calls}"
-        if calls is not None and result.stats.passes > calls
-        else None
+        prompts,
+        strategy=strategy("plain", rule=reading.rule),
+        config=DecodeConfig(max_new_tokens=ends[0] - len(prompts[0]), finish_block=True),
     )
+    for row, prompt, end, ids in zip(result.rows, prompts, ends, expected, strict=True):
+        difference = _compare(_canvas(row, prompt, end, spec.mask_id), ids, spec.mask_id, case)
+        if difference is not None:
+            return difference
+    calls = case.get("forward_calls")
+    passes = result.stats.passes
+    return f"{passes} passes, the official loop {calls}" if calls is not None and passes > calls else None
 
 
-def _rule(case: Case) -> DecodingRule:
-    if case["rule"] not in _RULES:
-        raise ConfigError(f"rule={case['rule']!r} in case {case['id']}: known are {', '.join(_RULES)}")
-    return _RULES[case["rule"]](case)
+def _rows(case: Case) -> tuple[list[list[int]], list[list[int]]]:
+    """Prompts and expected ids of a case, without padding; most cases have one of each."""
+    if "attention_mask" not in case:
+        prompt, expected = case["prompt_ids"], case["expected_ids"]
+        return [prompt], [expected if case["output_includes_prompt"] else prompt + expected]
+    padding = [mask.count(0) for mask in case["attention_mask"]]
+    prompts, expected = (
+        [ids[skip:] for ids, skip in zip(case[name], padding, strict=True)] for name in ("prompt_ids", "expected_ids")
+    )
+    return prompts, expected
 
 
-def _sampling(case: Case) -> Sampling:
-    if case["temperature"] != 0:
-        raise ConfigError(f"temperature={case['temperature']} in case {case['id']}: only 0 has a text to compare")
-    return Sampling()
+def _end(prompt: int, case: Case, reading: Reading) -> int:
+    """Length of prompt and answer."""
+    end = prompt + int(case["gen_length"])
+    return -(-end // reading.block_length) * reading.block_length if reading.whole_blocks else end
 
 
 def _canvas(result: RowResult, prompt: Sequence[int], end: int, mask_id: int) -> list[int]:

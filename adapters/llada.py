@@ -1,0 +1,104 @@
+"""LLaDA, LLaDA-1.5 and iLLaDA: bidirectional over Llama, blocks from the end of the prompt.
+
+Source: LLaDA's `modeling_llada.py` and `generate.py`. Checkpoints: GSAI-ML/LLaDA-8B-*, LLaDA-1.5, iLLaDA-8B-*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from spotkit.loading import LoadOptions
+from spotkit.protocols import Target
+
+from .configs import cache_of, native_config, refuse, sizes_of, spec_of
+from .files import load_model, load_tokenizer
+from .refreshed import bidirectional
+
+_REQUIRED = {
+    "vocab_size": "embedding_size",
+    "hidden_size": "d_model",
+    "intermediate_size": "mlp_hidden_size",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "rms_norm_eps": "rms_norm_eps",
+}
+_CHOICES = {
+    "max_position_embeddings": ("max_sequence_length", 4096),
+    "tie_word_embeddings": ("weight_tying", False),
+}
+_EXPECTED = {
+    "block_type": "llama",
+    "activation_type": "silu",
+    "layer_norm_type": "rms",
+    "alibi": False,
+    "attention_layer_norm": False,
+    "bias_for_layer_norm": False,
+    "include_bias": False,
+    "include_qkv_bias": False,
+    "input_emb_norm": False,
+    "rope": True,
+    "scale_logits": False,
+}
+_BLOCK = r"model\.transformer\.blocks\.(\d+)\."
+NAMES = {
+    r"model\.transformer\.wte\.": "model.embed_tokens.",
+    r"model\.transformer\.ln_f\.": "model.norm.",
+    r"model\.transformer\.ff_out\.": "lm_head.",
+    _BLOCK + r"attn_norm\.": r"model.layers.\1.input_layernorm.",
+    _BLOCK + r"ff_norm\.": r"model.layers.\1.post_attention_layernorm.",
+    _BLOCK + r"q_proj\.": r"model.layers.\1.self_attn.q_proj.",
+    _BLOCK + r"k_proj\.": r"model.layers.\1.self_attn.k_proj.",
+    _BLOCK + r"v_proj\.": r"model.layers.\1.self_attn.v_proj.",
+    _BLOCK + r"attn_out\.": r"model.layers.\1.self_attn.o_proj.",
+    _BLOCK + r"ff_proj\.": r"model.layers.\1.mlp.gate_proj.",
+    _BLOCK + r"up_proj\.": r"model.layers.\1.mlp.up_proj.",
+    _BLOCK + r"ff_out\.": r"model.layers.\1.mlp.down_proj.",
+}
+"""Names of weights: patterns of the official ones, and transformers'."""
+_MASK_ID = 126336  # LLaDA `generate.py`
+_BLOCK_LENGTH = 32  # LLaDA README
+
+
+@attrs.frozen(eq=False)
+class LLaDA:
+    """Loads checkpoints of the LLaDA architecture into transformers' `LlamaForCausalLM`."""
+
+    @classmethod
+    def matches(cls, config: Mapping[str, Any]) -> bool:
+        """Whether `config.json` describes a dense LLaDA model (the one with experts has the same `model_type`)."""
+        names = [str(name) for name in config.get("architectures") or ()]
+        return "LLaDAModelLM" in names or (config.get("model_type") == "llada" and not names and "d_model" in config)
+
+    @classmethod
+    def load(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> Target:
+        """The target in `folder` with its `config.json`.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or the checkpoint is of a kind not supported.
+        """
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        chosen = cache_of(options.cache, ("none", "prefix", "dual"), name="LLaDA")
+        refuse(folder, config, _EXPECTED)
+        sizes = sizes_of(folder, config, required=_REQUIRED, choices=_CHOICES)
+        sizes["num_key_value_heads"] = config.get("n_kv_heads") or sizes["num_attention_heads"]
+        tokenizer = load_tokenizer(folder)
+        spec = spec_of(
+            folder,
+            config,
+            tokenizer,
+            sizes=sizes,
+            options=options,
+            block_length=_BLOCK_LENGTH,
+            mask_id=_MASK_ID,
+            block_grid="prompt",
+            attention="full",
+            cache="none" if chosen == "none" else "approximate",
+        )
+        native = native_config(LlamaConfig, folder, config, sizes)
+        model = load_model(LlamaForCausalLM, folder, config=native, options=options, names=NAMES)
+        return bidirectional(spec, model, tokenizer, layout=options.layout, cache=chosen)
