@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 from spotkit.errors import CheckpointError
 from spotkit.loading import LoadOptions
@@ -85,19 +87,27 @@ def load_model(
     config: Any,
     options: LoadOptions,
     names: Mapping[str, str] | None = None,
+    convert: Callable[[str, Tensor], Iterable[tuple[str, Tensor]]] | None = None,
 ) -> Any:
     """The transformers model of class `kind` in evaluation mode, with exactly the weights of the checkpoint.
 
-    `names` are patterns of the checkpoint's names of weights, and transformers' names for them.
+    `names` are patterns of the checkpoint's names of weights, and transformers' names for them; `convert` is for
+    checkpoints that also cut their weights otherwise.
 
     Raises:
         CheckpointError: a weight is missing, left over or of another shape than the config says.
     """
-    weight_files(folder)
+    files = weight_files(folder)
     with torch.random.fork_rng(devices=[]):  # weights that are missing would be drawn from the global generator
         try:
+            weights = None
+            if convert is not None:  # mapped into memory, not read
+                weights = dict(
+                    pair for file in files for name, w in load_file(file).items() for pair in convert(name, w)
+                )
             model, info = kind.from_pretrained(
-                folder,
+                folder if weights is None else None,
+                state_dict=weights,
                 config=config,
                 dtype=options.dtype,
                 device_map=options.device_map,

@@ -126,10 +126,11 @@ def _difference(target: Target, case: Case, reading: Reading) -> str | None:
         Respecified(target, spec),
         prompts,
         strategy=strategy("plain", rule=reading.rule),
-        config=DecodeConfig(max_new_tokens=ends[0] - len(prompts[0]), finish_block=True),
+        config=DecodeConfig(max_new_tokens=ends[0] - len(prompts[0]), finish_block=reading.finish_block),
     )
     for row, prompt, end, ids in zip(result.rows, prompts, ends, expected, strict=True):
-        difference = _compare(_canvas(row, prompt, end, spec.mask_id), ids, spec.mask_id, case)
+        got = [*prompt, *row.tokens] if reading.trimmed else _canvas(row, prompt, end, spec.mask_id)
+        difference = _compare(got, ids, spec.mask_id, case)
         if difference is not None:
             return difference
     calls = case.get("forward_calls")

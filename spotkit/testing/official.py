@@ -24,6 +24,8 @@ class Reading:
         whole_blocks: whether the length of prompt and answer together is rounded up to whole blocks.
         eos_ids: the end tokens that stop the official loop.
         cache: see `spotkit.load`.
+        finish_block: see `DecodeConfig`.
+        trimmed: whether the official function returns the text only, cut after its end token.
     """
 
     rule: DecodingRule
@@ -31,6 +33,8 @@ class Reading:
     whole_blocks: bool = False
     eos_ids: tuple[int, ...] = ()
     cache: str | None = None
+    finish_block: bool = True
+    trimmed: bool = False
 
 
 def read(case: Case) -> Reading:
@@ -80,9 +84,26 @@ def _llada(cache: str) -> Callable[[Case], Reading]:
     return reading
 
 
+def _llada2(case: Case) -> Reading:
+    steps = min(case["steps"], case["gen_length"])  # the official function takes no more steps than tokens
+
+    def threshold() -> DecodingRule:
+        return Threshold(case["threshold"], comparator=">", fallback="quota", steps_per_block=steps)
+
+    stops = (case["eos_id"],)
+    return Reading(
+        _rule(case, {"threshold": threshold}),
+        case["block_length"],
+        eos_ids=stops,
+        finish_block=not case["eos_early_stop"],
+        trimmed=True,
+    )
+
+
 _FUNCTIONS: dict[str, Callable[[Case], Reading]] = {
     "SDAR/generate.py": _sdar,
     "LLaDA/generate.py:generate": _llada("none"),
+    "model.generate": _llada2,
     "Fast-dLLM/llada/generate.py:generate": _llada("none"),
     "Fast-dLLM/llada/generate.py:generate_with_prefix_cache": _llada("prefix"),
     "Fast-dLLM/llada/generate.py:generate_with_dual_cache": _llada("dual"),

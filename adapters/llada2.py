@@ -1,0 +1,118 @@
+"""LLaDA2.0: block diffusion over GLM-4-MoE, exact cache, blocks aligned to absolute position 0.
+
+Source: LLaDA2's `modeling_llada2_moe.py`. Checkpoints: inclusionAI/LLaDA2.0-mini, LLaDA2.0-flash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+from torch import Tensor
+
+from spotkit.errors import CheckpointError
+from spotkit.loading import LoadOptions
+
+from .block_causal import BlockCausal
+from .configs import cache_of, native_config, refuse, same, sizes_of, spec_of
+from .files import load_model, load_tokenizer
+
+_REQUIRED = {
+    **same("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim", "rms_norm_eps"),
+    **same("num_attention_heads", "num_key_value_heads", "moe_intermediate_size", "num_experts_per_tok"),
+    **same("n_group", "topk_group", "first_k_dense_replace", "norm_topk_prob", "routed_scaling_factor"),
+    "n_routed_experts": "num_experts",
+    "n_shared_experts": "num_shared_experts",
+}
+_CHOICES = {
+    "hidden_act": ("hidden_act", "silu"),
+    "max_position_embeddings": ("max_position_embeddings", 32768),
+    "tie_word_embeddings": ("tie_word_embeddings", False),
+    "use_qk_norm": ("use_qk_norm", True),
+}
+_EXPECTED = {
+    "use_bias": False,
+    "use_qkv_bias": False,
+    "use_sliding_window": False,
+    "use_rmsnorm": True,
+    "moe_router_enable_expert_bias": True,
+    "score_function": "sigmoid",
+}
+_NAMES = {
+    "model.word_embeddings.": "model.embed_tokens.",
+    ".attention.dense.": ".self_attn.o_proj.",
+    ".attention.query_layernorm.": ".self_attn.q_norm.",
+    ".attention.key_layernorm.": ".self_attn.k_norm.",
+    ".mlp.gate.expert_bias": ".mlp.gate.e_score_correction_bias",
+}
+_FUSED = ".attention.query_key_value."
+_MASK_ID = 156895
+_BLOCK_LENGTH = 32
+_EDITING = "LLaDA2.1"
+
+
+@attrs.frozen(eq=False)
+class LLaDA2(BlockCausal):
+    """A checkpoint of the LLaDA2 architecture, run by transformers' `Glm4MoeForCausalLM`."""
+
+    @classmethod
+    def matches(cls, config: Mapping[str, Any]) -> bool:
+        """Whether `config.json` describes a LLaDA2 model."""
+        names = {str(config.get("model_type")), *map(str, config.get("architectures") or ())}
+        return bool(names & {"llada2_moe", "LLaDA2MoeModelLM"})
+
+    @classmethod
+    def load(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> LLaDA2:
+        """The target in `folder` with its `config.json`.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or the checkpoint is of a kind not supported.
+        """
+        from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
+
+        if _EDITING.lower() in f"{options.name} {config.get('_name_or_path', '')}".lower():
+            raise CheckpointError(
+                f"{folder}: {_EDITING} also rewrites tokens that it has committed, which a state here cannot say; "
+                "use a LLaDA2.0 checkpoint"
+            )
+        cache_of(options.cache, ("exact",), name="LLaDA2")
+        refuse(folder, config, _EXPECTED)
+        sizes = sizes_of(folder, config, required=_REQUIRED, choices=_CHOICES)
+        sizes["rope_parameters"] = {"partial_rotary_factor": config.get("partial_rotary_factor", 1.0)} | sizes[
+            "rope_parameters"
+        ]
+        tokenizer = load_tokenizer(folder)
+        spec = spec_of(
+            folder,
+            config,
+            tokenizer,
+            sizes=sizes,
+            options=options,
+            block_length=_BLOCK_LENGTH,
+            mask_id=_MASK_ID,
+        )
+        native = native_config(Glm4MoeConfig, folder, config, sizes | {"num_nextn_predict_layers": 0})
+        model = load_model(Glm4MoeForCausalLM, folder, config=native, options=options, convert=converter(sizes))
+        return cls(spec, model, tokenizer, options.layout)
+
+
+def converter(sizes: Mapping[str, Any]) -> Callable[[str, Tensor], Iterator[tuple[str, Tensor]]]:
+    """Gives an official weight under transformers' names: query, key and value are one matrix there."""
+    heads, groups, width = sizes["num_attention_heads"], sizes["num_key_value_heads"], sizes["head_dim"]
+
+    def convert(name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
+        if _FUSED in name:
+            rows = [heads * width, groups * width, groups * width]
+            if weight.shape[0] != sum(rows):
+                yield name, weight  # reported as not in the model
+                return
+            for letter, part in zip("qkv", weight.split(rows), strict=True):
+                yield name.replace(_FUSED, f".self_attn.{letter}_proj."), part
+            return
+        for theirs, ours in _NAMES.items():
+            name = name.replace(theirs, ours)
+        yield name, weight
+
+    return convert
