@@ -24,7 +24,12 @@ class BlockCausal(Native):
 
     Neither a prompt nor a finished block costs a pass: they wait in the context, and the next pass runs them
     in front of its canvases.
+
+    Attributes:
+        shift: 1 if the logits at a position score the token after it, else 0.
     """
+
+    shift: int = 0
 
     def open(self, prompts: Sequence[Tensor], *, max_new_tokens: int) -> Context:
         """A context whose ids are all pending.
@@ -72,8 +77,18 @@ class BlockCausal(Native):
             cache = BatchCache(store, context.filled, pending=ids.shape[1], count=count)
             ids, mask, positions = (t.repeat_interleave(count, 0) for t in (ids, mask, positions))
             ids = torch.cat([ids, canvases.flatten(0, 1)], 1)
-        logits = self.forward(ids, mask=mask, positions=positions, cache=cache, keep=plan.scored)
-        return logits.reshape(rows, count, width, -1), context.after_pass(store)
+        ends = sorted({n - 1 for n in context.waiting if n}) if self.shift else []
+        scored = ids.shape[1] - plan.scored + torch.arange(plan.scored)
+        keep = torch.cat([torch.tensor(ends, dtype=torch.long), scored]).to(self.device)
+        logits = self.forward(ids, mask=mask, positions=positions, cache=cache, keep=keep)
+        after = context.after_pass(store)
+        if not self.shift:
+            return logits.reshape(rows, count, width, -1), after
+        ended, canvas = logits.split([len(ends), plan.scored], dim=1)
+        before = context.last_logits(ended if tree else ended[::count], ends)
+        head = before.view(rows, 1, 1, -1).expand(-1, count, -1, -1)
+        shifted = torch.cat([head, canvas.reshape(rows, count, width, -1)[:, :, :-1]], 2)
+        return shifted, attrs.evolve(after, before=before)
 
 
 @attrs.frozen

@@ -6,6 +6,7 @@ Shapes: `B` rows, `K` states per row, `P` pending tokens (the most of any row), 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -123,6 +124,8 @@ class Context:
     """Slots filled, per row."""
     pending: tuple[Tensor, ...]
     """Ids that the next pass runs in front of the canvases, per row `[P_b]`."""
+    before: Tensor | None = None
+    """Logits at the last position that has been run `[B, V]`; only models that score the next token keep them."""
 
     @property
     def filled(self) -> int:
@@ -138,6 +141,19 @@ class Context:
         """The store if this is the newest context of its line, else a copy."""
         return self.store if self.version == self.store.version else self.store.copy(self.filled)
 
+    def last_logits(self, ended: Tensor, ends: Sequence[int]) -> Tensor:
+        """Logits at the last position of every row once its pending ids have been run `[B, V]`.
+
+        Rows without any ids get zeros: the first position of their canvas belongs to the prompt.
+
+        Args:
+            ended: logits of the pass at the pending positions `ends` `[B, E, V]`.
+            ends: last pending position of each row that has any, each once.
+        """
+        old = ended.new_zeros(len(ended), ended.shape[-1]) if self.before is None else self.before
+        rows = [ended[row, ends.index(n - 1)] if n else old[row] for row, n in enumerate(self.waiting)]
+        return torch.stack(rows)
+
     def after_pass(self, store: Store) -> Context:
         """The context once its pending ids have their keys and values in `store`."""
         waiting = self.waiting
@@ -147,4 +163,4 @@ class Context:
                 store.compact(starts, filled=self.filled, count=max(waiting))
             store.version += 1
         lengths = tuple(have + new for have, new in zip(self.lengths, waiting, strict=True))
-        return Context(store, store.version, lengths, tuple(ids[:0] for ids in self.pending))
+        return Context(store, store.version, lengths, tuple(ids[:0] for ids in self.pending), self.before)

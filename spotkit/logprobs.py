@@ -119,3 +119,10 @@ def _filter(logprobs: Tensor, sampling: Sampling) -> Tensor:
 def scatter(values: Tensor, index: Tensor, fill: float | int) -> Tensor:
     """Spreads `M` values to the true entries of `index` `[..., N]`, `fill` elsewhere."""
     return torch.full(index.shape, fill, dtype=values.dtype, device=values.device).masked_scatter(index, values)
+
+
+def narrow(logprobs: LogProbs, where: Tensor) -> LogProbs:
+    """The log-probs of the positions that are also true in `where` `[..., N]`."""
+    rows = where.expand_as(logprobs.index)[logprobs.index]
+    index = logprobs.index & where
+    return LogProbs(logprobs.raw[rows], logprobs.tempered[rows], logprobs.law[rows], index)

@@ -14,9 +14,13 @@ import torch
 from torch import Tensor
 
 from spotkit.errors import ConfigError
-from spotkit.logprobs import Confidence, scatter
+from spotkit.logprobs import Confidence, narrow, scatter
+from spotkit.protocols import DecodingRule
 from spotkit.sampler import Sampler
-from spotkit.types import Commit, LogProbs, State
+from spotkit.types import Commit, LogProbs, State, positive
+
+Schedule = Literal["even", "linear"]
+Measure = Literal["probability", "margin", "entropy"]
 
 _LOWEST = -1e30  # below every log-prob, above the minus infinity of positions that may not commit
 
@@ -49,18 +53,38 @@ def schedule(block_length: int, steps: int | None) -> tuple[int, ...]:
     return tuple(share + (i < rest) for i in range(steps))
 
 
-def _granted(step: int, block_length: int, steps: int | None) -> int:
+def linear_schedule(block_length: int, steps: int | None, *, last: float = 1e-3) -> tuple[int, ...]:
+    """Commits per step as the share of masks falls from 1 to `last` in equal steps; the last step commits the rest.
+
+    Steps that would commit nothing are left out: they would leave the state as it is. In float32, as the source.
+    Source: Dream `generation_utils.py`, `_sample`.
+    """
+    steps = block_length if steps is None else steps
+    time = torch.linspace(1, last, steps + 1)
+    left, counts = block_length, []
+    for i in range(steps):
+        count = left if i == steps - 1 else min(left, int(torch.tensor(float(left)) * (1 - time[i + 1] / time[i])))
+        left -= count
+        counts.append(count)
+    return tuple(count for count in counts if count)
+
+
+_SCHEDULES = {"even": schedule, "linear": linear_schedule}
+
+
+def _granted(step: int, block_length: int, steps: int | None, kind: Schedule = "even") -> int:
     """How many positions the schedule grants a step; at least one, also beyond its end."""
-    table = schedule(block_length, steps)
+    table = _SCHEDULES[kind](block_length, steps)
     return max(table[min(step, len(table) - 1)], 1)
 
 
-def _quota(state: State, steps: int | None) -> Tensor:
+def _quota(state: State, steps: int | None, kind: Schedule = "even") -> Tensor:
     """How many positions the schedule grants each state's step `[...]`."""
-    if steps is None:
+    if steps is None and kind == "even":
         return torch.ones_like(state.step)
-    counts = [_granted(i, state.block_length, steps) for i in range(max(steps, 1))]
-    return torch.tensor(counts, device=state.step.device)[state.step.clamp(max=steps - 1)]
+    table = _SCHEDULES[kind](state.block_length, steps)
+    counts = torch.tensor(table, device=state.step.device).clamp(min=1)
+    return counts[state.step.clamp(max=len(table) - 1)]
 
 
 def _leading(scores: Tensor, count: Tensor) -> Tensor:
@@ -77,6 +101,17 @@ def _confidence(logprobs: LogProbs, tokens: Tensor, kind: Confidence) -> Tensor:
     return scatter(chosen, logprobs.index, -math.inf)
 
 
+def _sureness(logprobs: LogProbs, tokens: Tensor, kind: Confidence, measure: Measure) -> Tensor:
+    """How sure the target is of each position, spread over the canvas; minus infinity where nothing may commit."""
+    if measure == "probability":
+        return _confidence(logprobs, tokens, kind)
+    probs = {"raw": logprobs.raw, "tempered": logprobs.tempered, "filtered": logprobs.law}[kind].exp()
+    if measure == "margin":
+        best = probs.topk(2, dim=-1).values
+        return scatter(best[..., 0] - best[..., 1], logprobs.index, -math.inf)
+    return scatter((probs * (probs + 1e-10).log()).sum(-1), logprobs.index, -math.inf)
+
+
 _KINDS = ("raw", "tempered", "filtered")
 
 
@@ -88,29 +123,35 @@ class Static:
         steps_per_block: denoising steps that fill a block; None commits one position per step.
         confidence: the probability of the drawn token under the raw (temperature 1), tempered, or
             tempered and filtered distribution.
+        measure: what makes a position confident: the `"probability"` of its token, the `"margin"` between its
+            two most probable tokens, or low `"entropy"`.
+        schedule: `"even"` shares (SDAR, LLaDA), or `"linear"` time (Dream).
 
-    Source: SDAR `generate.py`, `low_confidence_static`; LLaDA `generate.py`, `low_confidence`.
+    Source: SDAR `generate.py`, `low_confidence_static`; LLaDA `generate.py`, `low_confidence`; Dream
+    `generation_utils.py`, `maskgit_plus`, `topk_margin` and `entropy`.
     """
 
     steps_per_block: int | None = attrs.field(default=None, validator=_steps)
     confidence: Confidence = attrs.field(default="raw", validator=_one_of(*_KINDS))
+    measure: Measure = attrs.field(default="probability", validator=_one_of("probability", "margin", "entropy"))
+    schedule: Schedule = attrs.field(default="even", validator=_one_of(*_SCHEDULES))
 
     by_confidence = True
 
     @property
     def uses_step(self) -> bool:
         """Whether a schedule counts the steps."""
-        return self.steps_per_block is not None
+        return self.steps_per_block is not None or self.schedule != "even"
 
     def quota(self, step: int, *, block_length: int) -> int:
         """Positions committed at `step`, as long as so many are open."""
-        return _granted(step, block_length, self.steps_per_block)
+        return _granted(step, block_length, self.steps_per_block, self.schedule)
 
     def commit(self, logprobs: LogProbs, *, state: State, sampler: Sampler) -> Commit:
         """The most confident active positions, as many as the schedule grants."""
         tokens = sampler.draw(logprobs, state=state)
-        confidence = _confidence(logprobs, tokens, self.confidence)
-        positions = _leading(confidence, _quota(state, self.steps_per_block)) & logprobs.index
+        confidence = _sureness(logprobs, tokens, self.confidence, self.measure)
+        positions = _leading(confidence, _quota(state, self.steps_per_block, self.schedule)) & logprobs.index
         return Commit(positions, scatter(tokens, logprobs.index, 0))
 
 
@@ -125,8 +166,11 @@ class Threshold:
             `"best"` always adds the single best one (Fast-dLLM).
         steps_per_block: the schedule of the `"quota"` fallback; None means one position per step.
         confidence: see `Static`.
+        most: `"all"` that pass commit, or no more than the `"schedule"` has granted up to this step and was not
+            used before (Fast-dLLM for Dream; the schedule's shares are rounded down).
 
-    Source: SDAR `generate.py`, `low_confidence_dynamic`; Fast-dLLM `llada/generate.py`.
+    Source: SDAR `generate.py`, `low_confidence_dynamic`; Fast-dLLM `llada/generate.py` and
+    `dream/model/generation_utils.py`, `confidence_threshold`.
     """
 
     threshold: float = attrs.field(default=0.9, validator=_threshold)
@@ -134,11 +178,12 @@ class Threshold:
     fallback: Literal["quota", "best"] = attrs.field(default="quota", validator=_one_of("quota", "best"))
     steps_per_block: int | None = attrs.field(default=None, validator=_steps)
     confidence: Confidence = attrs.field(default="raw", validator=_one_of(*_KINDS))
+    most: Literal["all", "schedule"] = attrs.field(default="all", validator=_one_of("all", "schedule"))
 
     @property
     def uses_step(self) -> bool:
         """Whether a schedule counts the steps."""
-        return self.fallback == "quota" and self.steps_per_block is not None
+        return self.most == "schedule" or (self.fallback == "quota" and self.steps_per_block is not None)
 
     def commit(self, logprobs: LogProbs, *, state: State, sampler: Sampler) -> Commit:
         """The active positions above the threshold, or what the fallback says."""
@@ -147,6 +192,8 @@ class Threshold:
         probability = confidence.exp()
         passed = probability > self.threshold if self.comparator == ">" else probability >= self.threshold
         passed = passed & logprobs.index
+        if self.most == "schedule":
+            passed = passed & _leading(confidence, self._unused(state, logprobs.index.sum(-1)))
         if self.fallback == "best":
             positions = passed | _leading(confidence, torch.ones_like(state.step))
         else:
@@ -154,6 +201,13 @@ class Threshold:
             enough = passed.sum(-1) >= quota
             positions = torch.where(enough.unsqueeze(-1), passed, _leading(confidence, quota))
         return Commit(positions & logprobs.index, scatter(tokens, logprobs.index, 0))
+
+    def _unused(self, state: State, still_open: Tensor) -> Tensor:
+        """Positions granted up to each state's step and not committed yet `[...]`."""
+        length = state.block_length
+        steps = self.steps_per_block or length
+        granted = max(length // steps, 1) * (state.step.clamp(max=steps - 1) + 1)
+        return (granted - (length - still_open)).clamp(min=1)
 
 
 @attrs.frozen
@@ -184,3 +238,43 @@ class Sequential:
         tokens = sampler.draw(logprobs, state=state)
         first = logprobs.index.long().cumsum(-1) <= _quota(state, self.steps_per_block).unsqueeze(-1)
         return Commit(first & logprobs.index, scatter(tokens, logprobs.index, 0))
+
+
+@attrs.frozen
+class Ordered:
+    """A rule that sees one part of the block after the other.
+
+    Attributes:
+        rule: decides within the part; one that counts steps is refused, as its count would be the block's.
+        lead: the block's first position is a part of its own, before all others.
+        span: positions per part; None means the whole block.
+
+    Source: Fast-dLLM v2 `generation_functions.py` (`small_block_size`, and the first token of a block, which
+    the pass over the block before has written); Fast-dLLM `dream/model/generation_utils_block.py` (the latter).
+    """
+
+    rule: DecodingRule
+    lead: bool = False
+    span: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
+
+    uses_step = False
+
+    def __attrs_post_init__(self) -> None:
+        if self.rule.uses_step:
+            raise ConfigError(f"rule={self.rule!r}: it counts the block's steps; give one without steps_per_block")
+
+    @property
+    def confidence(self) -> Confidence:
+        """The inner rule's, for drafters."""
+        kind: Confidence = getattr(self.rule, "confidence", "raw")
+        return kind
+
+    def commit(self, logprobs: LogProbs, *, state: State, sampler: Sampler) -> Commit:
+        """What the rule commits among the active positions of the first part that has any."""
+        width, length = state.canvas.shape[-1], state.block_length
+        place = torch.arange(width, device=state.canvas.device) % length
+        part = place // (self.span or length) + 1
+        if self.lead:
+            part = part.masked_fill(place == 0, 0)
+        first = part.masked_fill(~logprobs.index, length + 1).amin(-1, keepdim=True)
+        return self.rule.commit(narrow(logprobs, part == first), state=state, sampler=sampler)

@@ -130,7 +130,7 @@ def _difference(target: Target, case: Case, reading: Reading) -> str | None:
     )
     for row, prompt, end, ids in zip(result.rows, prompts, ends, expected, strict=True):
         got = [*prompt, *row.tokens] if reading.trimmed else _canvas(row, prompt, end, spec.mask_id)
-        difference = _compare(got, ids, spec.mask_id, case)
+        difference = _compare(got[: reading.end], ids[: reading.end], spec.mask_id, case)
         if difference is not None:
             return difference
     calls = case.get("forward_calls")
@@ -152,7 +152,7 @@ def _rows(case: Case) -> tuple[list[list[int]], list[list[int]]]:
 
 def _end(prompt: int, case: Case, reading: Reading) -> int:
     """Length of prompt and answer."""
-    end = prompt + int(case["gen_length"])
+    end = prompt + (case["gen_length"] if reading.new_tokens is None else reading.new_tokens)
     return -(-end // reading.block_length) * reading.block_length if reading.whole_blocks else end
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import attrs
 
 from spotkit.errors import ConfigError
 from spotkit.protocols import DecodingRule
-from spotkit.rules import Sequential, Static, Threshold
+from spotkit.rules import Measure, Ordered, Sequential, Static, Threshold
 
 Case = Mapping[str, Any]
 
@@ -22,19 +23,23 @@ class Reading:
         rule: the decoding rule.
         block_length: positions per block.
         whole_blocks: whether the length of prompt and answer together is rounded up to whole blocks.
+        new_tokens: length of the answer, if it is not that of the case.
         eos_ids: the end tokens that stop the official loop.
         cache: see `spotkit.load`.
         finish_block: see `DecodeConfig`.
         trimmed: whether the official function returns the text only, cut after its end token.
+        end: length of the expected ids before padding; None if all count.
     """
 
     rule: DecodingRule
     block_length: int
     whole_blocks: bool = False
+    new_tokens: int | None = None
     eos_ids: tuple[int, ...] = ()
     cache: str | None = None
     finish_block: bool = True
     trimmed: bool = False
+    end: int | None = None
 
 
 def read(case: Case) -> Reading:
@@ -100,10 +105,63 @@ def _llada2(case: Case) -> Reading:
     )
 
 
+def _dream(case: Case) -> Reading:
+    measures: dict[str, Measure] = {"maskgit_plus": "probability", "entropy": "entropy", "topk_margin": "margin"}
+    rules: dict[str, Callable[[], DecodingRule]] = {
+        name: partial(Static, case["steps"], confidence="filtered", measure=measure, schedule="linear")
+        for name, measure in measures.items()
+    }
+    rules["confidence_threshold"] = lambda: Threshold(
+        case["threshold"],
+        comparator=">=",
+        fallback="best",
+        steps_per_block=case["steps"],
+        confidence="filtered",
+        most="schedule",
+    )
+    return Reading(_rule(case, rules), case["block_length"], cache="none")
+
+
+def _dream_blocks(cache: str) -> Callable[[Case], Reading]:
+    def reading(case: Case) -> Reading:
+        def threshold() -> DecodingRule:
+            inner = Threshold(case["threshold"], comparator=">=", fallback="best", confidence="filtered")
+            return Ordered(inner, lead=True)
+
+        return Reading(_rule(case, {"confidence_threshold": threshold}), case["block_length"], cache=cache)
+
+    return reading
+
+
+def _fast_dllm_v2(case: Case) -> Reading:
+    def threshold() -> DecodingRule:
+        inner = Threshold(case["threshold"], comparator=">", fallback="best", confidence="filtered")
+        return Ordered(inner, lead=True, span=case["small_block_length"])
+
+    length, prompt, ids = case["block_length"], len(case["prompt_ids"]), case["expected_ids"]
+    blocks = prompt // length + case["gen_length"] // length
+    stop, end = case["stop_id"], len(ids)
+    # It does not see a stop token that the pass over the block before has written, and pads after one it sees.
+    stopped = [i for i in range(prompt, end) if ids[i] == stop and set(ids[i + 1 :]) <= {case["pad_id"]}]
+    return Reading(
+        _rule(case, {"threshold": threshold}),
+        length,
+        new_tokens=blocks * length + 1 - prompt,  # whole blocks, and the token that the last one's pass writes
+        eos_ids=(stop,) if stop in ids[prompt:] and stopped and ids.index(stop, prompt) == stopped[0] else (),
+        trimmed=True,
+        end=stopped[0] + 1 if stopped else None,
+    )
+
+
 _FUNCTIONS: dict[str, Callable[[Case], Reading]] = {
     "SDAR/generate.py": _sdar,
     "LLaDA/generate.py:generate": _llada("none"),
     "model.generate": _llada2,
+    "diffusion_generate": _dream,
+    "Fast-dLLM/dream generation_utils.py:diffusion_generate": _dream,
+    "Fast-dLLM/dream generation_utils_block.py:_sample dual_cache=False": _dream_blocks("prefix"),
+    "Fast-dLLM/dream generation_utils_block.py:_sample dual_cache=True": _dream_blocks("dual"),
+    "batch_sample": _fast_dllm_v2,
     "Fast-dLLM/llada/generate.py:generate": _llada("none"),
     "Fast-dLLM/llada/generate.py:generate_with_prefix_cache": _llada("prefix"),
     "Fast-dLLM/llada/generate.py:generate_with_dual_cache": _llada("dual"),

@@ -1,0 +1,72 @@
+"""Dream, Dream-Coder and DiffuCoder: bidirectional over Qwen2, every position scored at the one before it.
+
+Source: Dream's `modeling_dream.py` and `generation_utils.py`. Checkpoints: Dream-org/Dream-v0-*, Dream-Coder-v0-*,
+apple/DiffuCoder-7B-*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from spotkit.loading import LoadOptions
+from spotkit.protocols import Target
+
+from .configs import cache_of, native_config, refuse, same, sizes_of, spec_of
+from .files import load_model, load_tokenizer
+from .refreshed import bidirectional
+
+REQUIRED = {
+    **same("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps"),
+    **same("num_attention_heads", "num_key_value_heads"),
+}
+CHOICES = {
+    "hidden_act": ("hidden_act", "silu"),
+    "max_position_embeddings": ("max_position_embeddings", 32768),
+    "tie_word_embeddings": ("tie_word_embeddings", False),
+}
+"""Sizes of the Qwen2 architecture."""
+_MASK_ID = 151666
+_BLOCK_LENGTH = 32  # Fast-dLLM's; Dream itself has one block per answer
+
+
+@attrs.frozen(eq=False)
+class Dream:
+    """Loads checkpoints of the Dream architecture into transformers' `Qwen2ForCausalLM`."""
+
+    @classmethod
+    def matches(cls, config: Mapping[str, Any]) -> bool:
+        """Whether `config.json` describes a Dream model."""
+        return config.get("model_type") == "Dream" or "DreamModel" in (config.get("architectures") or ())
+
+    @classmethod
+    def load(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> Target:
+        """The target in `folder` with its `config.json`.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or the checkpoint is of a kind not supported.
+        """
+        from transformers import Qwen2Config, Qwen2ForCausalLM
+
+        chosen = cache_of(options.cache, ("none", "prefix", "dual"), name="Dream")
+        refuse(folder, config, {"use_sliding_window": False})
+        sizes = sizes_of(folder, config, required=REQUIRED, choices=CHOICES)
+        tokenizer = load_tokenizer(folder)
+        spec = spec_of(
+            folder,
+            config,
+            tokenizer,
+            sizes=sizes,
+            options=options,
+            block_length=_BLOCK_LENGTH,
+            mask_id=_MASK_ID,
+            block_grid="prompt",
+            attention="full",
+            cache="none" if chosen == "none" else "approximate",
+        )
+        native = native_config(Qwen2Config, folder, config, sizes)
+        model = load_model(Qwen2ForCausalLM, folder, config=native, options=options)
+        return bidirectional(spec, model, tokenizer, layout=options.layout, cache=chosen, shift=1)
