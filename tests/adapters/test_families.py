@@ -31,12 +31,17 @@ DATA = Path(__file__).parent.parent / "data" / "conformance"
 
 @attrs.frozen
 class Family:
-    """A checkpoint with its mask id, its caches and the number of its official cases."""
+    """A checkpoint with its mask id, its caches, the number of its official cases, and its logits' shift."""
 
     name: str
     mask_id: int
     caches: tuple[str, ...]
     cases: int
+    shift: int = 0
+
+    @property
+    def causal(self) -> bool:
+        return self.caches == ("exact",)
 
 
 FAMILIES = (
@@ -44,6 +49,8 @@ FAMILIES = (
     Family("llada_gqa_tied", 127, ("none", "prefix", "dual"), 31),
     Family("llada_moe", 139, ("none", "prefix", "dual"), 7),
     Family("llada2", 131, ("exact",), 25),
+    Family("dream", 129, ("none", "prefix", "dual"), 36, shift=1),
+    Family("fast_dllm_v2", 123, ("exact",), 0, shift=1),
 )
 PARTS = [pytest.param(f, c, id=f"{f.name}-{c}") for f in FAMILIES for c in f.caches]
 SETTINGS = [("sdpa", "tree"), ("eager", "batch"), ("sdpa", "batch"), ("eager", "tree")]
@@ -72,7 +79,7 @@ def close(left: torch.Tensor, right: torch.Tensor, within: float = 1e-4) -> None
 
 
 @pytest.mark.parametrize(("attention", "layout"), SETTINGS[:2])
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f.cases], ids=lambda f: f.name)
 def test_official_cases(family, attention, layout):
     report = run_file(DATA / "cases" / f"{family.name}.json", attn_implementation=attention, layout=layout)
     assert report.ok, report.failed
@@ -84,16 +91,18 @@ def test_official_cases(family, attention, layout):
 def test_official_logits(family, attention, layout):
     reference = load_file(DATA / "checkpoints" / family.name / "reference_logits.safetensors")
     whole, logits = reference["ids"][0], reference["full_logits"][0]
-    length = 8 if family.name == "llada2" else len(whole)
+    length = 8 if family.causal else len(whole) - 1
+    cut = 8 if family.causal else 1
     of = target(family, family.caches[0], attention, layout, length)
-    canvas = whole.view(1, 1, -1).expand(1, 3, -1)
-    scored, _ = of.score(canvas, context=of.open([whole[:0]], max_new_tokens=len(whole)))
-    for state in scored[0]:
-        close(state, logits)
+    canvas = whole[cut:].view(1, 1, -1).expand(1, 3, -1)
+    scored, context = of.score(canvas, context=of.open([whole[:cut]], max_new_tokens=len(whole) - cut))
+    again, _ = of.score(canvas, context=context)
+    for state in (*scored[0], *again[0]):
+        close(state, logits[cut - family.shift : len(whole) - family.shift])
 
 
 def prompts_of(family):
-    return [ids(8, seed=1), ids(4, seed=2), ids(12, seed=3)] if family.name == "llada2" else [
+    return [ids(8, seed=1), ids(4, seed=2), ids(12, seed=3)] if family.causal else [
         ids(7, seed=1), ids(2, seed=2), ids(11, seed=3)
     ]  # fmt: skip
 
@@ -172,7 +181,7 @@ def test_drafting_keeps_text_and_log(family, cache, lengths, temperature, layout
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
 def test_a_cache_that_the_family_lacks_is_refused(family):
-    wrong = "none" if family.caches == ("exact",) else "exact"
+    wrong = "none" if family.causal else "exact"
     with pytest.raises(ConfigError, match=f"cache='{wrong}'"):
         load(DATA / "checkpoints" / family.name, cache=wrong, mask_id=family.mask_id)
 
