@@ -127,6 +127,16 @@ def load(
     return target
 
 
+def adapter_of(folder: Path) -> Any:
+    """The adapter that knows the checkpoint in `folder`.
+
+    Raises:
+        CheckpointError: there is no readable `config.json`.
+        UnknownNameError: no installed adapter knows the model.
+    """
+    return _adapter(_config(folder), folder, None)
+
+
 def tokenizer_of(target: Target) -> Any:
     """The target's tokenizer.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from spotkit.build import strategy
 from spotkit.capabilities import device_of
 from spotkit.errors import CheckpointError
-from spotkit.loading import load
+from spotkit.loading import adapter_of, load
 from spotkit.loop import decode
 from spotkit.protocols import Target
 from spotkit.results import RowResult
@@ -86,6 +86,8 @@ def run_file(
     """
     path = Path(path)
     content = _read(path)
+    checkpoint = path.resolve().parent.parent / content["checkpoint"]
+    adapter_of(checkpoint)
     targets: dict[tuple[int, str | None], Target] = {}
     failed = []
     for case in content["cases"]:
@@ -93,7 +95,7 @@ def run_file(
         key = (reading.block_length, reading.cache)
         if key not in targets:
             targets[key] = load(
-                path.resolve().parent.parent / content["checkpoint"],
+                checkpoint,
                 dtype="float32",
                 block_length=reading.block_length,
                 attn_implementation=attn_implementation,

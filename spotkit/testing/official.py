@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from spotkit.errors import ConfigError
+from spotkit.errors import CheckpointError, ConfigError
 from spotkit.protocols import DecodingRule
 from spotkit.rules import Measure, Ordered, Sequential, Static, Threshold
 
@@ -47,7 +47,15 @@ def read(case: Case) -> Reading:
 
     Raises:
         ConfigError: a function, rule or sampling that spotkit does not know from official generators.
+        CheckpointError: a case without an entry that its function needs.
     """
+    try:
+        return _read(case)
+    except KeyError as error:
+        raise CheckpointError(f"case {case.get('id')}: lacks {error}; complete the case file") from error
+
+
+def _read(case: Case) -> Reading:
     if case["temperature"] != 0:
         raise ConfigError(f"temperature={case['temperature']} in case {case['id']}: only 0 has a text to compare")
     function = str(case.get("function", "SDAR/generate.py")).removesuffix(" (left-padded batch)")
