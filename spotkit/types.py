@@ -73,7 +73,7 @@ class TargetSpec:
     @property
     def whole_answer(self) -> bool:
         """Whether a canvas holds all blocks of the answer, so that none ever leaves it for the context."""
-        return self.attention == "full" and self.cache == "none"
+        return self.attention == "full" and self.cache != "approximate"
 
 
 @attrs.frozen(eq=False)
