@@ -9,6 +9,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from spotkit.errors import ConfigError
 from spotkit.types import TargetSpec
 
 Layout = Literal["tree", "batch"]
@@ -24,12 +25,14 @@ class Native:
         tokenizer: its tokenizer, or None if the checkpoint has none.
         layout: how `K` states share a pass: "tree", one sequence per row with a block-diagonal mask, or
             "batch", one sequence per state. The logits are equal up to the kernels' rounding.
+        shift: 1 if the logits at a position score the token after it, else 0.
     """
 
     spec: TargetSpec
     model: Any
     tokenizer: Any = None
     layout: Layout = "tree"
+    shift: int = 0
 
     @property
     def device(self) -> torch.device:
@@ -64,6 +67,22 @@ class Native:
         )
         logits: Tensor = output.logits
         return logits.to(self.device)
+
+
+def check_rows(canvases: Tensor, rows: int) -> None:
+    """Refuses canvases `[B, K, N]` for a context of another number of rows.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    if len(canvases) != rows:
+        raise ConfigError(f"canvases: {len(canvases)} rows for a context of {rows}; give one row each")
+
+
+def shifted(logits: Tensor, before: Tensor) -> Tensor:
+    """Logits `[B, K, N, V]` moved on by one position, those of the position `before` the canvas `[B, V]` first."""
+    head = before.view(len(before), 1, 1, -1).expand(-1, logits.shape[1], -1, -1)
+    return torch.cat([head, logits[:, :, :-1]], 2)
 
 
 def _cache_argument(kind: type[Any]) -> str:

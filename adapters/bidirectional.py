@@ -16,7 +16,17 @@ from torch.nn.utils.rnn import pad_sequence
 
 from spotkit.errors import ConfigError
 
-from .base import Native
+from .base import Native, check_rows
+
+
+def check_heads(prompts: Sequence[Tensor], *, shift: int) -> None:
+    """Refuses an empty prompt for a model that scores a token at the position before it.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    if shift and not all(map(len, prompts)):
+        raise ConfigError("prompts: an empty prompt; this model scores the first token at the last prompt id")
 
 
 @attrs.frozen(eq=False)
@@ -29,13 +39,7 @@ class Prompts:
 
 @attrs.frozen(eq=False)
 class Bidirectional(Native):
-    """A bidirectional target that recomputes everything in every pass.
-
-    Attributes:
-        shift: 1 if the logits at a position score the token after it, else 0.
-    """
-
-    shift: int = 0
+    """A bidirectional target that recomputes everything in every pass."""
 
     def open(self, prompts: Sequence[Tensor], *, max_new_tokens: int) -> Prompts:
         """A context of the prompts; nothing is computed.
@@ -43,8 +47,7 @@ class Bidirectional(Native):
         Raises:
             ConfigError: an empty prompt for a model that scores a token at the position before it.
         """
-        if self.shift and not all(map(len, prompts)):
-            raise ConfigError("prompts: an empty prompt; this model scores the first token at the last prompt id")
+        check_heads(prompts, shift=self.shift)
         lengths = torch.tensor([len(p) for p in prompts], device=self.device)
         ids = [p.to(self.device, torch.int64) for p in prompts]
         padded = pad_sequence(ids, batch_first=True, padding_value=self.spec.pad_id, padding_side="left")
@@ -58,8 +61,7 @@ class Bidirectional(Native):
             ConfigError: canvases for another number of rows than the context has.
         """
         rows, count, width = canvases.shape
-        if rows != len(context.ids):
-            raise ConfigError(f"canvases: {rows} rows for a context of {len(context.ids)}; give one row each")
+        check_rows(canvases, len(context.ids))
         canvases = canvases.to(self.device)
         head = context.ids.shape[1]
         ids = torch.cat([context.ids.unsqueeze(1).expand(-1, count, -1), canvases], -1)

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from spotkit.errors import ConfigError
 
-from .base import Native
+from .base import Native, check_rows, shifted
 from .cache import BatchCache, Context, Store, TreeCache
 
 
@@ -24,12 +24,7 @@ class BlockCausal(Native):
 
     Neither a prompt nor a finished block costs a pass: they wait in the context, and the next pass runs them
     in front of its canvases.
-
-    Attributes:
-        shift: 1 if the logits at a position score the token after it, else 0.
     """
-
-    shift: int = 0
 
     def open(self, prompts: Sequence[Tensor], *, max_new_tokens: int) -> Context:
         """A context whose ids are all pending.
@@ -62,8 +57,7 @@ class BlockCausal(Native):
         """
         rows, count, width = canvases.shape
         canvases = canvases.to(self.device)
-        if rows != len(context.lengths):
-            raise ConfigError(f"canvases: {rows} rows for a context of {len(context.lengths)}; give one row each")
+        check_rows(canvases, len(context.lengths))
         store = context.writable()
         ids = pad_sequence(list(context.pending), batch_first=True, padding_value=self.spec.pad_id)
         tree = self.layout == "tree"
@@ -82,13 +76,12 @@ class BlockCausal(Native):
         keep = torch.cat([torch.tensor(ends, dtype=torch.long), scored]).to(self.device)
         logits = self.forward(ids, mask=mask, positions=positions, cache=cache, keep=keep)
         after = context.after_pass(store)
-        if not self.shift:
-            return logits.reshape(rows, count, width, -1), after
         ended, canvas = logits.split([len(ends), plan.scored], dim=1)
+        states = canvas.reshape(rows, count, width, -1)
+        if not self.shift:
+            return states, after
         before = context.last_logits(ended if tree else ended[::count], ends)
-        head = before.view(rows, 1, 1, -1).expand(-1, count, -1, -1)
-        shifted = torch.cat([head, canvas.reshape(rows, count, width, -1)[:, :, :-1]], 2)
-        return shifted, attrs.evolve(after, before=before)
+        return shifted(states, before), attrs.evolve(after, before=before)
 
 
 @attrs.frozen

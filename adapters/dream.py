@@ -15,9 +15,8 @@ import attrs
 from spotkit.loading import LoadOptions
 from spotkit.protocols import Target
 
-from .configs import cache_of, native_config, refuse, same, sizes_of, spec_of
-from .files import load_model, load_tokenizer
-from .refreshed import bidirectional
+from .configs import refuse, same, sizes_of
+from .refreshed import load_bidirectional
 
 REQUIRED = {
     **same("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps"),
@@ -51,22 +50,17 @@ class Dream:
         """
         from transformers import Qwen2Config, Qwen2ForCausalLM
 
-        chosen = cache_of(options.cache, ("none", "prefix", "dual"), name="Dream")
         refuse(folder, config, {"use_sliding_window": False})
         sizes = sizes_of(folder, config, required=REQUIRED, choices=CHOICES)
-        tokenizer = load_tokenizer(folder)
-        spec = spec_of(
+        return load_bidirectional(
+            Qwen2ForCausalLM,
+            Qwen2Config,
             folder,
-            config,
-            tokenizer,
+            family="Dream",
+            config=config,
             sizes=sizes,
             options=options,
             block_length=_BLOCK_LENGTH,
             mask_id=_MASK_ID,
-            block_grid="prompt",
-            attention="full",
-            cache="none" if chosen == "none" else "approximate",
+            shift=1,
         )
-        native = native_config(Qwen2Config, folder, config, sizes)
-        model = load_model(Qwen2ForCausalLM, folder, config=native, options=options)
-        return bidirectional(spec, model, tokenizer, layout=options.layout, cache=chosen, shift=1)

@@ -14,9 +14,8 @@ import attrs
 from spotkit.loading import LoadOptions
 from spotkit.protocols import Target
 
-from .configs import cache_of, native_config, refuse, sizes_of, spec_of
-from .files import load_model, load_tokenizer
-from .refreshed import bidirectional
+from .configs import refuse, sizes_of
+from .refreshed import load_bidirectional
 
 _REQUIRED = {
     "vocab_size": "embedding_size",
@@ -82,23 +81,18 @@ class LLaDA:
         """
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        chosen = cache_of(options.cache, ("none", "prefix", "dual"), name="LLaDA")
         refuse(folder, config, _EXPECTED)
         sizes = sizes_of(folder, config, required=_REQUIRED, choices=_CHOICES)
         sizes["num_key_value_heads"] = config.get("n_kv_heads") or sizes["num_attention_heads"]
-        tokenizer = load_tokenizer(folder)
-        spec = spec_of(
+        return load_bidirectional(
+            LlamaForCausalLM,
+            LlamaConfig,
             folder,
-            config,
-            tokenizer,
+            family="LLaDA",
+            config=config,
             sizes=sizes,
             options=options,
             block_length=_BLOCK_LENGTH,
             mask_id=_MASK_ID,
-            block_grid="prompt",
-            attention="full",
-            cache="none" if chosen == "none" else "approximate",
+            names=NAMES,
         )
-        native = native_config(LlamaConfig, folder, config, sizes)
-        model = load_model(LlamaForCausalLM, folder, config=native, options=options, names=NAMES)
-        return bidirectional(spec, model, tokenizer, layout=options.layout, cache=chosen)

@@ -16,9 +16,8 @@ import attrs
 from spotkit.loading import LoadOptions
 from spotkit.protocols import Target
 
-from .configs import cache_of, native_config, refuse, same, sizes_of, spec_of
-from .files import load_model, load_tokenizer
-from .refreshed import bidirectional
+from .configs import refuse, same, sizes_of
+from .refreshed import load_bidirectional
 
 _REQUIRED = {
     **same("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
@@ -33,6 +32,7 @@ _CHOICES = {
 }
 _EXPECTED = {
     "attention_bias": False,
+    "clip_qkv": None,
     "moe_router_enable_expert_bias": False,
     "moe_router_score_function": "softmax",
     "norm_topk_prob": False,
@@ -63,27 +63,20 @@ class LLaDAMoE:
         """
         from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-        chosen = cache_of(options.cache, ("none", "prefix", "dual"), name="LLaDA-MoE")
         refuse(folder, config, _EXPECTED)
         sparse = config.get("moe_layer_freq")
         if isinstance(sparse, list) and not all(sparse):
             refuse(folder, {"moe_layer_freq": sparse}, {"moe_layer_freq": "1 in every layer"})
-        refuse(folder, {"clip_qkv": config.get("clip_qkv")}, {"clip_qkv": None})
         sizes = sizes_of(folder, config, required=_REQUIRED, choices=_CHOICES)
         sizes |= {"head_dim": sizes["hidden_size"] // sizes["num_attention_heads"], "norm_topk_prob": False}
-        tokenizer = load_tokenizer(folder)
-        spec = spec_of(
+        return load_bidirectional(
+            Qwen3MoeForCausalLM,
+            Qwen3MoeConfig,
             folder,
-            config,
-            tokenizer,
+            family="LLaDA-MoE",
+            config=config,
             sizes=sizes,
             options=options,
             block_length=_BLOCK_LENGTH,
             mask_id=_MASK_ID,
-            block_grid="prompt",
-            attention="full",
-            cache="none" if chosen == "none" else "approximate",
         )
-        native = native_config(Qwen3MoeConfig, folder, config, sizes)
-        model = load_model(Qwen3MoeForCausalLM, folder, config=native, options=options)
-        return bidirectional(spec, model, tokenizer, layout=options.layout, cache=chosen)

@@ -13,7 +13,8 @@ Shapes: `B` rows, `K` states per row, `L` block length, `T` positions of prompt 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import attrs
@@ -22,10 +23,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from spotkit.errors import ConfigError
-from spotkit.types import TargetSpec
+from spotkit.loading import LoadOptions
 
-from .base import Layout, Native
-from .bidirectional import Bidirectional
+from .base import Native, check_rows, shifted
+from .bidirectional import Bidirectional, check_heads
+from .configs import cache_of, native_config, spec_of
+from .files import load_model, load_tokenizer
 
 Kept = Literal["prefix", "dual"]
 Layers = dict[int, tuple[Tensor, Tensor]]
@@ -57,11 +60,9 @@ class Refreshed(Native):
     """A bidirectional target with an approximate cache.
 
     Attributes:
-        shift: 1 if the logits at a position score the token after it, else 0.
         kept: what is read from the cache: "prefix", everything before the block, or "dual", also what is after it.
     """
 
-    shift: int = 0
     kept: Kept = "dual"
 
     def open(self, prompts: Sequence[Tensor], *, max_new_tokens: int) -> Refresh:
@@ -70,8 +71,7 @@ class Refreshed(Native):
         Raises:
             ConfigError: an empty prompt for a model that scores a token at the position before it.
         """
-        if self.shift and not all(map(len, prompts)):
-            raise ConfigError("prompts: an empty prompt; this model scores the first token at the last prompt id")
+        check_heads(prompts, shift=self.shift)
         length = self.spec.block_length
         answer = -(-max_new_tokens // length) * length
         mask = torch.full((answer,), self.spec.mask_id, device=self.device)
@@ -107,8 +107,7 @@ class Refreshed(Native):
             ConfigError: canvases for another number of rows than the context has, or of more than one block.
         """
         rows, count, width = canvases.shape
-        if rows != len(context.ids):
-            raise ConfigError(f"canvases: {rows} rows for a context of {len(context.ids)}; give one row each")
+        check_rows(canvases, rows=len(context.ids))
         if width != self.spec.block_length:
             raise ConfigError(
                 f"canvases: {width} positions; with cache={self.kept!r} a canvas is one block of "
@@ -127,38 +126,30 @@ class Refreshed(Native):
             ids = ids.flatten(0, 1)
             mask, positions = (t.repeat_interleave(count, 0) for t in (mask, positions))
         cache = _Reader(context.layers, full=full, repeat=1 if tree else count)
-        logits = self.forward(ids, mask=mask, positions=positions, keep=0, cache=cache)
-        return self._read(logits, plan, cache, context, count)
+        ends = sorted(set((context.lengths - 1).tolist())) if full and self.shift else []
+        keep = torch.cat([torch.tensor(ends, dtype=torch.long, device=self.device), plan.scored(width)])
+        logits = self.forward(ids, mask=mask, positions=positions, keep=keep, cache=cache)
+        states = logits[:, len(ends) :].reshape(rows, count, width, -1)
+        after = attrs.evolve(context, fresh=context.fresh | stale, layers=cache.merged(context.fresh))
+        if not self.shift:
+            return states, after
+        before = self._before(context, logits[:: 1 if tree else count], ends)
+        return shifted(states, before), attrs.evolve(after, before=before)
+
+    def _before(self, context: Refresh, logits: Tensor, ends: list[int]) -> Tensor:
+        """Logits at the position before each row's block `[B, V]`: those of this pass where it refreshed the row."""
+        old = context.before
+        if not ends:
+            assert old is not None
+            return old
+        seen = torch.stack([logits[row, ends.index(n - 1)] for row, n in enumerate(context.lengths.tolist())])
+        return seen if old is None else torch.where(context.fresh.unsqueeze(1), old, seen)
 
     def _width(self, context: Refresh) -> int:
         """Positions run per state."""
         if self.kept == "dual":
             return self.spec.block_length
         return int((context.totals - context.lengths).max())
-
-    def _read(
-        self, logits: Tensor, plan: _Plan, cache: _Reader, context: Refresh, count: int
-    ) -> tuple[Tensor, Refresh]:
-        """The canvases' logits, and the context after the pass."""
-        rows, full, length = len(context.ids), plan.full, self.spec.block_length
-        before = context.before
-        if self.layout == "tree":
-            states = logits[:, full:].reshape(rows, count, plan.width, -1)[:, :, :length]
-            whole = logits[:, :full]
-        else:
-            grouped = logits.view(rows, count, full + plan.width, -1)
-            states, whole = grouped[:, :, full : full + length], grouped[:, 0, :full]
-        if full and self.shift:
-            seen = whole[torch.arange(rows, device=whole.device), context.lengths - 1]
-            before = seen if before is None else torch.where(context.fresh.unsqueeze(1), before, seen)
-        if self.shift:
-            assert before is not None
-            first = before.view(rows, 1, 1, -1).expand(-1, count, -1, -1)
-            states = torch.cat([first, states[:, :, :-1]], 2)
-        if not full:
-            return states, context
-        fresh = torch.ones_like(context.fresh)
-        return states, attrs.evolve(context, fresh=fresh, before=before, layers=cache.merged(context.fresh))
 
 
 @attrs.define(eq=False)
@@ -191,7 +182,7 @@ class _Reader:
         """Keys and values after the pass: the old ones where `fresh` `[B]`."""
         if not self.layers:
             return self.written
-        result = {}
+        result = dict(self.layers)
         for layer, pair in self.written.items():
             keep = fresh.view(-1, 1, 1, 1).to(pair[0].device)
             old = self.layers[layer]
@@ -214,6 +205,12 @@ class _Plan:
         """What every state runs from the block's start on, as the context has it `[B, W]`."""
         at = self._places().clamp(max=self.context.ids.shape[1] - 1)
         return self.context.ids.gather(1, at)
+
+    def scored(self, width: int) -> Tensor:
+        """Which queries are the first `width` positions of each state `[copies * width]`."""
+        device = self.context.ids.device
+        begins = self.full + self.width * torch.arange(self.copies, device=device)
+        return (begins.unsqueeze(1) + torch.arange(width, device=device)).flatten()
 
     def positions(self) -> Tensor:
         """Absolute positions of the queries `[B, full + copies * W]`."""
@@ -249,11 +246,55 @@ class _Plan:
         return self.context.lengths.unsqueeze(1) + torch.arange(self.width, device=self.context.ids.device)
 
 
-def bidirectional(
-    spec: TargetSpec, model: Any, tokenizer: Any, *, layout: Layout, cache: str, shift: int = 0
+def load_bidirectional(
+    kind: Any,
+    native: Any,
+    folder: Path,
+    *,
+    family: str,
+    config: Mapping[str, Any],
+    sizes: Mapping[str, Any],
+    options: LoadOptions,
+    block_length: int,
+    mask_id: int,
+    names: Mapping[str, str] | None = None,
+    shift: int = 0,
 ) -> Bidirectional | Refreshed:
-    """The bidirectional target with this cache: "none", "prefix" or "dual"."""
+    """A bidirectional target with the cache asked for: "none" (the default), "prefix" or "dual".
+
+    Args:
+        kind: transformers' class of the model.
+        native: transformers' class of its config.
+        folder: the checkpoint.
+        family: named in the messages.
+        config: the checkpoint's `config.json`.
+        sizes: what `sizes_of` read from it.
+        options: how to load.
+        block_length: the family's, where the options say nothing.
+        mask_id: the same.
+        names: see `load_model`.
+        shift: see `Native`.
+
+    Raises:
+        ConfigError: another cache.
+        CheckpointError: a file is missing or damaged, or config and weights do not fit.
+    """
+    cache = cache_of(options.cache, ("none", "prefix", "dual"), name=family)
+    tokenizer = load_tokenizer(folder)
+    spec = spec_of(
+        folder,
+        config,
+        tokenizer,
+        sizes=sizes,
+        options=options,
+        block_length=block_length,
+        mask_id=mask_id,
+        block_grid="prompt",
+        attention="full",
+        cache="none" if cache == "none" else "approximate",
+    )
+    built = native_config(native, folder, config, sizes)
+    model = load_model(kind, folder, config=built, options=options, names=names)
     if cache == "none":
-        return Bidirectional(spec, model, tokenizer, layout, shift=shift)
-    kept: Kept = "prefix" if cache == "prefix" else "dual"
-    return Refreshed(spec, model, tokenizer, layout, shift=shift, kept=kept)
+        return Bidirectional(spec, model, tokenizer, options.layout, shift)
+    return Refreshed(spec, model, tokenizer, options.layout, shift, "prefix" if cache == "prefix" else "dual")

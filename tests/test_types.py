@@ -151,3 +151,28 @@ def test_a_spec_that_cannot_be_is_refused(change: dict[str, object], text: str) 
     with pytest.raises(ConfigError) as error:
         TargetSpec(**{**fields, **change})
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("attention", "cache", "whole"),
+    [
+        ("full", "none", True),
+        ("full", "exact", True),
+        ("full", "approximate", False),
+        ("block_causal", "exact", False),
+        ("block_causal", "none", False),
+    ],
+)
+def test_only_an_approximate_cache_cuts_the_canvas_of_full_attention(attention, cache, whole):
+    spec = TargetSpec(
+        name="t",
+        vocab_size=5,
+        mask_id=4,
+        eos_ids=(),
+        pad_id=0,
+        block_length=2,
+        block_grid="prompt",
+        attention=attention,
+        cache=cache,
+    )
+    assert spec.whole_answer is whole

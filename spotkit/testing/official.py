@@ -155,7 +155,7 @@ def _fast_dllm_v2(case: Case) -> Reading:
         _rule(case, {"threshold": threshold}),
         length,
         new_tokens=blocks * length + 1 - prompt,  # whole blocks, and the token that the last one's pass writes
-        eos_ids=(stop,) if stop in ids[prompt:] and stopped and ids.index(stop, prompt) == stopped[0] else (),
+        eos_ids=(stop,) if stopped and ids.index(stop, prompt) == stopped[0] else (),
         trimmed=True,
         end=stopped[0] + 1 if stopped else None,
     )

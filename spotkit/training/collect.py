@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from spotkit.acceptance import StateEquality
@@ -112,9 +112,3 @@ def collect(
             save_file(examples, temporary)
             temporary.replace(shard)
         yield shard
-
-
-def read(shards: Sequence[Path]) -> dict[str, Tensor]:
-    """All examples of several shards."""
-    parts = [load_file(shard) for shard in shards]
-    return {name: torch.cat([p[name] for p in parts]) for name in parts[0]}

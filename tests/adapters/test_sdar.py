@@ -35,13 +35,8 @@ MASK = 119
 
 @functools.cache
 def target(family: str = "sdar", attention: str = "sdpa", layout: str = "tree", length: int = 4) -> SDAR:
-    return load(
-        DATA / "checkpoints" / family,
-        dtype="float32",
-        attn_implementation=attention,
-        layout=layout,
-        block_length=length,
-    )
+    folder = DATA / "checkpoints" / family
+    return load(folder, dtype="float32", attn_implementation=attention, layout=layout, block_length=length)
 
 
 def ids(*shape: int, seed: int = 0) -> torch.Tensor:
