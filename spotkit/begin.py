@@ -129,8 +129,8 @@ def begin(
     start = prompt_end // length * length if spec.block_grid == "absolute" else prompt_end
     limit = start + -(-(text_end - start) // length) * length
     window = 1 if spec.cache == "approximate" else strategy.window  # what refreshes it ends the window
-    if spec.whole_answer:
-        window = int(((limit - start) // length).max())
+    blocks = int(((limit - start) // length).max())
+    window = blocks if spec.whole_answer else min(window, blocks)
     canvas = torch.full((len(ids), window * length), spec.mask_id)
     committed = torch.zeros(canvas.shape, dtype=torch.bool)
     for row, (prompt, first) in enumerate(zip(ids, start.tolist(), strict=True)):

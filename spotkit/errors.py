@@ -23,7 +23,11 @@ class MismatchError(ConfigError):
     """A drafter, tokenizer or context that was made for another target."""
 
 
-class DraftError(SpotkitError):
+class PartError(SpotkitError):
+    """A target, rule, drafter or acceptance rule returned something that its protocol does not allow."""
+
+
+class DraftError(PartError):
     """A drafter returned something that is not a draft of the state it was given."""
 
 

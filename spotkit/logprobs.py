@@ -14,7 +14,7 @@ from spotkit.types import LogProbs, TargetSpec
 
 Confidence = Literal["raw", "tempered", "filtered"]
 
-_COLDEST = 1e-30  # float32 cannot divide by less, and no gap between log-probs is smaller relative to it
+_COLDEST, _HOTTEST = 1e-30, 1e30  # float32 cannot divide by what lies beyond, and nothing changes there any more
 
 
 def _temperature(_: object, field: attrs.Attribute[float], value: float) -> None:
@@ -47,6 +47,11 @@ class Sampling:
     def greedy(self) -> bool:
         """Whether no noise is used."""
         return self.temperature == 0
+
+    @property
+    def divisor(self) -> float:
+        """The temperature, kept to what float32 can divide by."""
+        return min(max(self.temperature, _COLDEST), _HOTTEST)
 
     @property
     def filtered(self) -> bool:
@@ -92,15 +97,15 @@ def form(logits: Tensor, *, index: Tensor, sampling: Sampling, spec: TargetSpec)
     raw = normalise(logits, spec)
     if sampling.greedy:
         return LogProbs(raw=raw, tempered=raw, law=raw, index=index)
-    tempered = raw if sampling.temperature == 1 else temper(raw, sampling.temperature)
+    tempered = raw if sampling.temperature == 1 else temper(raw, sampling)
     law = _filter(tempered, sampling) if sampling.filtered else tempered
     return LogProbs(raw=raw, tempered=tempered, law=law, index=index)
 
 
-def temper(logprobs: Tensor, temperature: float) -> Tensor:
-    """Log-probs at `temperature`, from those at temperature 1; the best token stays finite at any temperature."""
+def temper(logprobs: Tensor, sampling: Sampling) -> Tensor:
+    """Log-probs at the temperature, from those at temperature 1; the best token stays finite at any temperature."""
     gaps = logprobs - logprobs.amax(-1, keepdim=True)
-    return log_softmax(gaps / max(temperature, _COLDEST))
+    return log_softmax(gaps / sampling.divisor)
 
 
 def _filter(logprobs: Tensor, sampling: Sampling) -> Tensor:
@@ -112,6 +117,7 @@ def _filter(logprobs: Tensor, sampling: Sampling) -> Tensor:
     if sampling.top_p < 1:
         mass = ordered.masked_fill(~keep, -math.inf).softmax(-1)
         keep = keep & (mass.cumsum(-1) - mass < sampling.top_p)
+        keep[..., 0] = True  # whatever rounding says
     kept = torch.zeros_like(keep).scatter(-1, ids, keep)
     return log_softmax(logprobs.masked_fill(~kept, -math.inf))
 

@@ -11,7 +11,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from spotkit import stop, tree
+from spotkit import checks, stop, tree
 from spotkit.begin import Job, begin, check_parts, check_prompts
 from spotkit.capabilities import device_of
 from spotkit.logprobs import form, normalise
@@ -43,6 +43,7 @@ def decode(
     Raises:
         ConfigError: a prompt or option that cannot be decoded, before any pass.
         NonFiniteLogitsError: the target returned NaN or infinity where a decision was due.
+        PartError, StalledError: a part returned something that its protocol does not allow.
     """
     config = check_parts(target, strategy, config)
     events = stream(target, prompts, strategy=strategy, config=config, row_ids=row_ids)
@@ -82,7 +83,9 @@ def stream(
     config = check_parts(target, strategy, config)
     spec = target.spec
     ids = check_prompts(prompts, spec)
-    carry = strategy.drafter.init(spec, batch_size=len(ids))
+    # A block that is decoded to its end is not ended by an end token, so no draft may stop there.
+    shown = attrs.evolve(spec, eos_ids=()) if config.finish_block else spec
+    carry = strategy.drafter.init(shown, batch_size=len(ids))
     device = device_of(target)
     job, state, heads = begin(ids, spec=spec, strategy=strategy, config=config, row_ids=row_ids, device=device)
     context = target.open(heads, max_new_tokens=config.max_new_tokens)
@@ -98,18 +101,22 @@ def _passes(target: Target, job: Job, state: State, context: Any, carry: Any) ->
     for index in itertools.count():
         draft = None
         if evidence is not None:
-            draft, carry = strategy.drafter.propose(
-                state, evidence=evidence, rule=strategy.rule, sampler=sampler, budget=strategy.budget, carry=carry
+            shown = state.map(torch.clone)  # a drafter that writes into it must not change the text
+            proposal = strategy.drafter.propose(
+                shown, evidence=evidence, rule=strategy.rule, sampler=sampler, budget=strategy.budget, carry=carry
             )
+            draft, carry = checks.proposed(proposal, state=state)
         candidates, valid = tree.assemble(state, draft, budget=strategy.budget, spec=job.spec)
         valid = valid & ~job.finished(state).unsqueeze(-1)
         drafted = time.perf_counter()
-        logits, context = target.score(candidates.canvas, context=context)
+        canvases = candidates.canvas.clone(memory_format=torch.contiguous_format)
+        answer = target.score(canvases, context=context)
+        logits, context = checks.scored(answer, canvases=candidates.canvas, vocab_size=job.spec.vocab_size)
         logprobs, commit = _decide(logits, candidates, valid, job)
         successors = candidates.advance(commit)
         links = strategy.acceptance.accept(candidates, successors=successors, valid=valid, with_step=job.with_step)
-        links = torch.where(job.finished(successors), -1, links)
-        walk = Walk.copy(candidates, commit, links, logprobs)
+        links = torch.where(job.finished(successors), -1, checks.linked(links, candidates=candidates))
+        walk = Walk.copy(candidates, commit, links, valid=valid, logprobs=logprobs, spec=job.spec)
         paths = tuple(walk.path(row) if live else () for row, live in enumerate(active))
         last = torch.tensor([path[-1] if path else 0 for path in paths], device=logits.device)
         steps = tuple(walk.steps(row, path) if path else () for row, path in enumerate(paths))
@@ -127,7 +134,7 @@ def _passes(target: Target, job: Job, state: State, context: Any, carry: Any) ->
             valid=valid,
             paths=paths,
             steps=steps,
-            state=state,
+            state=state.map(torch.clone),
             seconds=time.perf_counter() - begun,
             draft_seconds=drafted - begun,
         )
@@ -142,7 +149,8 @@ def _decide(logits: Tensor, candidates: State, valid: Tensor, job: Job) -> tuple
     """The rule's commit at every state that counts, all states at once."""
     due = candidates.active & valid.unsqueeze(-1)
     logprobs = form(logits[due], index=due, sampling=job.sampler.sampling, spec=job.spec)
-    return logprobs, job.strategy.rule.commit(logprobs, state=candidates, sampler=job.sampler)
+    commit = job.strategy.rule.commit(logprobs, state=candidates, sampler=job.sampler)
+    return logprobs, checks.committed(commit, state=candidates)
 
 
 def _counted(state: State, steps: Sequence[Sequence[Step]]) -> State:

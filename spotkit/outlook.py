@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from spotkit.capabilities import Confident
+from spotkit.logprobs import temper
 from spotkit.protocols import DecodingRule
 from spotkit.sampler import Sampler
 from spotkit.types import Evidence, State
@@ -51,7 +52,6 @@ def expect(state: State, *, evidence: Evidence, rule: DecodingRule, sampler: Sam
     if sampler.sampling.greedy:
         best = raw.max(-1)
         return Expectation(best.indices.unsqueeze(1), best.values.unsqueeze(1))
-    temperature = sampler.sampling.temperature
     values, ids = raw.topk(min(TOP, raw.shape[-1]), dim=-1)
     block = torch.arange(state.canvas.shape[-1], device=raw.device) // state.block_length
     begun = torch.where(block == state.open_block.unsqueeze(-1), state.step.unsqueeze(-1), 0)
@@ -60,9 +60,8 @@ def expect(state: State, *, evidence: Evidence, rule: DecodingRule, sampler: Sam
         row=state.row.view(-1, 1, 1), position=state.positions.unsqueeze(1), step=begun.unsqueeze(1) + ahead
     )
     noise = sampler.tape.gumbel(keys.unsqueeze(-1), ids.unsqueeze(1), dtype=raw.dtype)
-    chosen = (values.unsqueeze(1) / temperature + noise).argmax(-1, keepdim=True)
+    chosen = (values.unsqueeze(1) / sampler.sampling.divisor + noise).argmax(-1, keepdim=True)
     tokens = ids.unsqueeze(1).expand(-1, depth, -1, -1).gather(-1, chosen).squeeze(-1)
-    logprob = values.unsqueeze(1).expand(-1, depth, -1, -1).gather(-1, chosen).squeeze(-1)
-    if temperature != 1 and isinstance(rule, Confident) and rule.confidence != "raw":
-        logprob = logprob / temperature - (raw / temperature).logsumexp(-1).unsqueeze(1)
-    return Expectation(tokens, logprob)
+    if sampler.sampling.temperature != 1 and isinstance(rule, Confident) and rule.confidence != "raw":
+        values = temper(raw, sampler.sampling).gather(-1, ids)
+    return Expectation(tokens, values.unsqueeze(1).expand(-1, depth, -1, -1).gather(-1, chosen).squeeze(-1))

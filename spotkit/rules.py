@@ -6,7 +6,6 @@ All are pure, apply to any number of states at once, and break ties by the lowes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Literal
 
 import attrs
@@ -14,10 +13,11 @@ import torch
 from torch import Tensor
 
 from spotkit.errors import ConfigError
+from spotkit.fields import one_of, positive
 from spotkit.logprobs import Confidence, narrow, scatter
 from spotkit.protocols import DecodingRule
 from spotkit.sampler import Sampler
-from spotkit.types import Commit, LogProbs, State, positive
+from spotkit.types import Commit, LogProbs, State
 
 Schedule = Literal["even", "linear"]
 Measure = Literal["probability", "margin", "entropy"]
@@ -33,14 +33,6 @@ def _steps(_: object, field: attrs.Attribute[int | None], value: int | None) -> 
 def _threshold(_: object, field: attrs.Attribute[float], value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
         raise ConfigError(f"{field.name}={value!r}: give a probability (1 or more never passes)")
-
-
-def _one_of(*allowed: str) -> Callable[[object, attrs.Attribute[str], str], None]:
-    def check(_: object, field: attrs.Attribute[str], value: str) -> None:
-        if value not in allowed:
-            raise ConfigError(f"{field.name}={value!r}: choose one of {', '.join(allowed)}")
-
-    return check
 
 
 def schedule(block_length: int, steps: int | None) -> tuple[int, ...]:
@@ -132,9 +124,9 @@ class Static:
     """
 
     steps_per_block: int | None = attrs.field(default=None, validator=_steps)
-    confidence: Confidence = attrs.field(default="raw", validator=_one_of(*_KINDS))
-    measure: Measure = attrs.field(default="probability", validator=_one_of("probability", "margin", "entropy"))
-    schedule: Schedule = attrs.field(default="even", validator=_one_of(*_SCHEDULES))
+    confidence: Confidence = attrs.field(default="raw", validator=one_of(*_KINDS))
+    measure: Measure = attrs.field(default="probability", validator=one_of("probability", "margin", "entropy"))
+    schedule: Schedule = attrs.field(default="even", validator=one_of(*_SCHEDULES))
 
     by_confidence = True
 
@@ -174,11 +166,11 @@ class Threshold:
     """
 
     threshold: float = attrs.field(default=0.9, validator=_threshold)
-    comparator: Literal[">", ">="] = attrs.field(default=">", validator=_one_of(">", ">="))
-    fallback: Literal["quota", "best"] = attrs.field(default="quota", validator=_one_of("quota", "best"))
+    comparator: Literal[">", ">="] = attrs.field(default=">", validator=one_of(">", ">="))
+    fallback: Literal["quota", "best"] = attrs.field(default="quota", validator=one_of("quota", "best"))
     steps_per_block: int | None = attrs.field(default=None, validator=_steps)
-    confidence: Confidence = attrs.field(default="raw", validator=_one_of(*_KINDS))
-    most: Literal["all", "schedule"] = attrs.field(default="all", validator=_one_of("all", "schedule"))
+    confidence: Confidence = attrs.field(default="raw", validator=one_of(*_KINDS))
+    most: Literal["all", "schedule"] = attrs.field(default="all", validator=one_of("all", "schedule"))
 
     @property
     def uses_step(self) -> bool:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
 
 from spotkit.errors import ConfigError
+from spotkit.fields import instance, positive
 from spotkit.logprobs import Sampling
 from spotkit.protocols import AcceptanceRule, DecodingRule, Drafter
 from spotkit.tape import Tape
-from spotkit.types import Guarantee, positive
+from spotkit.types import Guarantee
 
 
 @attrs.frozen
@@ -47,14 +47,6 @@ def _count(_: object, field: attrs.Attribute[int], value: int) -> None:
         raise ConfigError(f"{field.name}={value!r}: give the number of tokens to write, at least 1")
 
 
-def _instance(kind: type) -> Callable[[object, attrs.Attribute[Any], Any], None]:
-    def check(_: object, field: attrs.Attribute[Any], value: Any) -> None:
-        if not isinstance(value, kind):
-            raise ConfigError(f"{field.name}={value!r}: give a {kind.__name__}")
-
-    return check
-
-
 @attrs.frozen
 class DecodeConfig:
     """What to decode.
@@ -70,11 +62,11 @@ class DecodeConfig:
     """
 
     max_new_tokens: int = attrs.field(default=256, validator=_count)
-    sampling: Sampling = attrs.field(factory=Sampling, validator=_instance(Sampling))
+    sampling: Sampling = attrs.field(factory=Sampling, validator=instance(Sampling))
     seed: int | None = 0
     keyed_by: Literal["step", "position"] = "step"
-    finish_block: bool = attrs.field(default=False, validator=_instance(bool))
-    guarantee: Guarantee | None = attrs.field(default=None, validator=attrs.validators.optional(_instance(Guarantee)))
+    finish_block: bool = attrs.field(default=False, validator=instance(bool))
+    guarantee: Guarantee | None = attrs.field(default=None, validator=instance(Guarantee, type(None)))
 
     def __attrs_post_init__(self) -> None:
         self.tape()

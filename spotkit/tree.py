@@ -9,8 +9,8 @@ import attrs
 import torch
 from torch import Tensor
 
+from spotkit import checks
 from spotkit.acceptance import equal_states
-from spotkit.errors import DraftError
 from spotkit.logprobs import form
 from spotkit.protocols import DecodingRule
 from spotkit.sampler import Sampler
@@ -22,15 +22,11 @@ def assemble(state: State, draft: Draft | None, *, budget: int, spec: TargetSpec
 
     Candidates that do not extend the current state, are the current state, repeat another one or lie over
     the budget are left out.
-
-    Raises:
-        DraftError: the draft's tensors have another shape or type than a draft of this state.
     """
     root = state.spread(1)
     live = state.active.any(-1, keepdim=True)
     if draft is None or budget == 1 or draft.valid.numel() == 0:
         return root, live
-    _check_shapes(state, draft)
     states = attrs.evolve(draft.states, start=root.start, limit=root.limit, row=root.row)
     states = states.map(lambda t: t.expand(-1, draft.valid.shape[1], *t.shape[2:]))
     added = states.committed & ~root.committed
@@ -45,23 +41,6 @@ def assemble(state: State, draft: Draft | None, *, budget: int, spec: TargetSpec
     states, valid = _front(states, valid, budget - 1)
     states = attrs.evolve(states, canvas=torch.where(states.committed, states.canvas, spec.mask_id))
     return concat([root, states]), torch.cat([live, valid], 1)
-
-
-def _check_shapes(state: State, draft: Draft) -> None:
-    rows, width = state.canvas.shape
-    count = draft.valid.shape[-1] if draft.valid.ndim else 0
-    expected = {
-        "states.canvas": (draft.states.canvas, (rows, count, width), torch.int64),
-        "states.committed": (draft.states.committed, (rows, count, width), torch.bool),
-        "states.step": (draft.states.step, (rows, count), torch.int64),
-        "valid": (draft.valid, (rows, count), torch.bool),
-    }
-    for name, (tensor, shape, dtype) in expected.items():
-        if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != state.canvas.device:
-            raise DraftError(
-                f"draft.{name}: expected {dtype} {list(shape)} on {state.canvas.device}, "
-                f"got {tensor.dtype} {list(tensor.shape)} on {tensor.device}"
-            )
 
 
 def _front(states: State, valid: Tensor, most: int) -> tuple[State, Tensor]:
@@ -93,7 +72,8 @@ def rule_chain(
         if not bool(alive.any()):
             break
         logprobs = form(evidence.logprobs[index], index=index, sampling=sampler.sampling, spec=spec)
-        state = state.advance(rule.commit(logprobs, state=state, sampler=sampler))
+        commit = checks.committed(rule.commit(logprobs, state=state, sampler=sampler), state=state)
+        state = state.advance(commit)
         states.append(state.spread(1))
         valid.append(alive)
     return Draft(concat(states), torch.stack(valid, 1)) if states else None

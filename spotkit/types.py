@@ -15,12 +15,7 @@ import torch
 from torch import Tensor
 
 from spotkit.errors import ConfigError
-
-
-def positive(_: object, field: attrs.Attribute[int], value: int) -> None:
-    """Checks for attrs that a field is an integer of at least one."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{field.name}={value!r}: give an integer of at least 1")
+from spotkit.fields import instance, one_of, positive
 
 
 class Guarantee(enum.Enum):
@@ -40,30 +35,42 @@ class Guarantee(enum.Enum):
 class TargetSpec:
     """What the core has to know about a target model."""
 
-    name: str
+    name: str = attrs.field(validator=instance(str))
     vocab_size: int = attrs.field(validator=positive)
     """Width of the logits."""
-    mask_id: int
-    eos_ids: tuple[int, ...]
-    pad_id: int
+    mask_id: int = attrs.field(validator=instance(int))
+    eos_ids: tuple[int, ...] = attrs.field(validator=instance(tuple))
+    pad_id: int = attrs.field(validator=instance(int))
     block_length: int = attrs.field(validator=positive)
-    block_grid: Literal["absolute", "prompt"] = "absolute"
+    block_grid: Literal["absolute", "prompt"] = attrs.field(
+        default="absolute", validator=one_of("absolute", "prompt")
+    )
     """Where blocks begin: at multiples of the block length from position 0, or at the end of the prompt."""
-    attention: Literal["block_causal", "full"] = "block_causal"
-    cache: Literal["exact", "approximate", "none"] = "exact"
+    attention: Literal["block_causal", "full"] = attrs.field(
+        default="block_causal", validator=one_of("block_causal", "full")
+    )
+    cache: Literal["exact", "approximate", "none"] = attrs.field(
+        default="exact", validator=one_of("exact", "approximate", "none")
+    )
     """What keys and values of the context are worth; one that is refreshed at a block's start is approximate."""
-    token_limit: int | None = None
+    token_limit: int | None = attrs.field(default=None, validator=instance(int, type(None)))
     """Number of ids the tokenizer knows, if smaller than `vocab_size`; wider ids are never written."""
-    default_rule: str = "static"
-    fingerprint: str = ""
+    default_rule: str = attrs.field(default="static", validator=instance(str))
+    fingerprint: str = attrs.field(default="", validator=instance(str))
     """Identifies the weights, so that a trained drafter can tell its target."""
 
     def __attrs_post_init__(self) -> None:
         limit = self.vocab_size if self.token_limit is None else self.token_limit
         if not 0 < limit <= self.vocab_size:
             raise ConfigError(f"token_limit={limit}: must lie in 1..vocab_size={self.vocab_size}")
-        if self.mask_id < 0:
-            raise ConfigError(f"mask_id={self.mask_id}: must not be negative")
+        for name in ("mask_id", "pad_id"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}={getattr(self, name)}: must not be negative")
+        for token in self.eos_ids:
+            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < self.vocab_size:
+                raise ConfigError(f"eos_ids={self.eos_ids!r}: give ids from 0 to {self.vocab_size - 1}")
+            if token == self.mask_id:
+                raise ConfigError(f"eos_ids={self.eos_ids!r}: the mask id {token} cannot end a text")
         if self.attention == "full" and self.block_grid != "prompt":
             raise ConfigError(
                 f"block_grid={self.block_grid!r}: with attention='full' every row of a batch needs a canvas of the "

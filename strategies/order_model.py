@@ -19,8 +19,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from spotkit.errors import CheckpointError, ConfigError, MismatchError
+from spotkit.fields import positive
 from spotkit.outlook import LIMIT, TOP, Expectation, log_odds
-from spotkit.types import Evidence, State, positive
+from spotkit.types import Evidence, State
 
 _FORMAT = 1
 PLACES = 96

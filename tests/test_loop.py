@@ -105,9 +105,11 @@ def test_what_the_target_is_asked(case: Case) -> None:
         for p in case.prompts
     ]
     assert (opened.name, list(opened.shape)) == ("open", starts)
-    blocks = case.window
-    if spec.attention == "full":
-        blocks = math.ceil(case.config.max_new_tokens / spec.block_length)
+    spans = [
+        math.ceil((len(p) + case.config.max_new_tokens - start) / spec.block_length)
+        for p, start in zip(case.prompts, starts, strict=True)
+    ]
+    blocks = max(spans) if spec.attention == "full" else min(case.window, max(spans))
     for call in others:
         if call.name == "score":
             assert call.shape[0] == rows

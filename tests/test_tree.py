@@ -4,7 +4,6 @@ import attrs
 import pytest
 import torch
 
-from spotkit.errors import DraftError
 from spotkit.logprobs import Sampling
 from spotkit.rules import Sequential, Static, Threshold
 from spotkit.settings import DecodeConfig
@@ -133,31 +132,6 @@ def test_what_stands_at_open_positions_is_masked() -> None:
     made = draft([GOOD])
     made.states.canvas[0, 0, 2] = 7
     assert kept(made) == [GOOD]
-
-
-def misshapen() -> list[tuple[str, Draft]]:
-    good = draft([GOOD, BETTER])
-    states_ = good.states
-    return [
-        ("states.canvas", attrs.evolve(good, states=attrs.evolve(states_, canvas=states_.canvas[..., :4]))),
-        ("states.canvas", attrs.evolve(good, states=attrs.evolve(states_, canvas=states_.canvas.double()))),
-        ("states.canvas", attrs.evolve(good, states=attrs.evolve(states_, canvas=states_.canvas.int()))),
-        ("states.canvas", attrs.evolve(good, states=attrs.evolve(states_, canvas=states_.canvas[0]))),
-        ("states.committed", attrs.evolve(good, states=attrs.evolve(states_, committed=states_.canvas))),
-        ("states.step", attrs.evolve(good, states=attrs.evolve(states_, step=states_.step[:, :1]))),
-        ("states.step", attrs.evolve(good, states=attrs.evolve(states_, step=states_.step.float()))),
-        ("valid", attrs.evolve(good, valid=good.valid.long())),
-        ("states.canvas", attrs.evolve(good, valid=torch.tensor(True))),
-        ("states.canvas", attrs.evolve(good, valid=torch.ones(1, 3, dtype=torch.bool))),
-        ("states.canvas", draft([GOOD, BETTER], [GOOD, BETTER])),
-    ]
-
-
-@pytest.mark.parametrize(("field", "made"), misshapen())
-def test_tensors_of_the_wrong_shape_or_type_are_an_error(field: str, made: Draft) -> None:
-    with pytest.raises(DraftError) as error:
-        assemble(current(CURRENT), made, budget=8, spec=SPEC)
-    assert f"draft.{field}: expected" in str(error.value)
 
 
 def stubborn(*, window: int, rule: object, temperature: float, new: int = 12, budget: int = 32) -> Case:

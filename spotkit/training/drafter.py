@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from spotkit.errors import ConfigError
+from spotkit.fields import positive
 from spotkit.logprobs import Sampling
 from spotkit.protocols import DecodingRule, Target
 from spotkit.rules import Static
@@ -27,7 +28,7 @@ from spotkit.settings import DecodeConfig
 from spotkit.training import Trainer
 from spotkit.training.collect import Recipe, collect
 from spotkit.training.fit import Examples, FitConfig, evaluate, fit
-from spotkit.types import TargetSpec, positive
+from spotkit.types import TargetSpec
 
 Prompt = tuple[int, ...]
 

@@ -10,9 +10,9 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from spotkit.fields import positive
 from spotkit.training import Trainer
 from spotkit.training.checkpoint import resume_training, save_training
-from spotkit.types import positive
 
 Report = Callable[[int, float], None]
 
