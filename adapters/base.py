@@ -15,6 +15,11 @@ from spotkit.types import TargetSpec
 Layout = Literal["tree", "batch"]
 
 
+def computed_in(spec: TargetSpec, model: Any) -> TargetSpec:
+    """The spec with the numbers that the loaded model computes in."""
+    return attrs.evolve(spec, dtype=str(model.dtype).removeprefix("torch."))
+
+
 @attrs.frozen(eq=False)
 class Native:
     """A transformers language model with everything that a target needs beside it.

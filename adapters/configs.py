@@ -93,7 +93,7 @@ def spec_of(
     mask_id: int | None = None,
     block_grid: Literal["absolute", "prompt"] = "absolute",
     attention: Literal["block_causal", "full"] = "block_causal",
-    cache: Literal["exact", "approximate", "none"] = "exact",
+    cache: str,
 ) -> TargetSpec:
     """The spec of a checkpoint.
 
@@ -125,8 +125,10 @@ def spec_of(
         block_length=block_length if options.block_length is None else options.block_length,
         block_grid=block_grid,
         attention=attention,
-        cache=cache,
+        cache="exact" if cache == "exact" else "none" if cache == "none" else "approximate",
+        variant=cache,
         fingerprint=fingerprint(folder, sizes),
+        max_length=sizes["max_position_embeddings"],
         token_limit=known if known is not None and known < vocab_size else None,
     )
 

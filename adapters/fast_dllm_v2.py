@@ -15,6 +15,7 @@ import attrs
 
 from spotkit.loading import LoadOptions
 
+from .base import computed_in
 from .block_causal import BlockCausal
 from .configs import cache_of, native_config, refuse, sizes_of, spec_of
 from .dream import CHOICES, REQUIRED
@@ -43,12 +44,21 @@ class FastDLLMv2(BlockCausal):
         """
         from transformers import Qwen2Config, Qwen2ForCausalLM
 
-        cache_of(options.cache, ("exact",), name="Fast-dLLM v2")
+        cache = cache_of(options.cache, ("exact",), name="Fast-dLLM v2")
         refuse(folder, config, {"use_sliding_window": False})
         sizes = sizes_of(folder, config, required=REQUIRED, choices=CHOICES)
         tokenizer = load_tokenizer(folder)
         length = config.get("bd_size") or _BLOCK_LENGTH
-        spec = spec_of(folder, config, tokenizer, sizes=sizes, options=options, block_length=length, mask_id=_MASK_ID)
+        spec = spec_of(
+            folder,
+            config,
+            tokenizer,
+            sizes=sizes,
+            options=options,
+            block_length=length,
+            mask_id=_MASK_ID,
+            cache=cache,
+        )
         native = native_config(Qwen2Config, folder, config, sizes)
         model = load_model(Qwen2ForCausalLM, folder, config=native, options=options)
-        return cls(spec, model, tokenizer, options.layout, shift=1)
+        return cls(computed_in(spec, model), model, tokenizer, options.layout, shift=1)

@@ -15,6 +15,7 @@ from torch import Tensor
 from spotkit.errors import CheckpointError
 from spotkit.loading import LoadOptions
 
+from .base import computed_in
 from .block_causal import BlockCausal
 from .configs import cache_of, native_config, refuse, same, sizes_of, spec_of
 from .files import load_model, load_tokenizer
@@ -77,7 +78,7 @@ class LLaDA2(BlockCausal):
                 f"{folder}: {_EDITING} also rewrites tokens that it has committed, which a state here cannot say; "
                 "use a LLaDA2.0 checkpoint"
             )
-        cache_of(options.cache, ("exact",), name="LLaDA2")
+        cache = cache_of(options.cache, ("exact",), name="LLaDA2")
         refuse(folder, config, _EXPECTED)
         sizes = sizes_of(folder, config, required=_REQUIRED, choices=_CHOICES)
         sizes["rope_parameters"] = {"partial_rotary_factor": config.get("partial_rotary_factor", 1.0)} | sizes[
@@ -92,10 +93,11 @@ class LLaDA2(BlockCausal):
             options=options,
             block_length=_BLOCK_LENGTH,
             mask_id=_MASK_ID,
+            cache=cache,
         )
         native = native_config(Glm4MoeConfig, folder, config, sizes | {"num_nextn_predict_layers": 0})
         model = load_model(Glm4MoeForCausalLM, folder, config=native, options=options, convert=converter(sizes))
-        return cls(spec, model, tokenizer, options.layout)
+        return cls(computed_in(spec, model), model, tokenizer, options.layout)
 
 
 def converter(sizes: Mapping[str, Any]) -> Callable[[str, Tensor], Iterator[tuple[str, Tensor]]]:

@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 from spotkit.errors import ConfigError
 from spotkit.loading import LoadOptions
 
-from .base import Native, check_rows, shifted
+from .base import Native, check_rows, computed_in, shifted
 from .bidirectional import Bidirectional, check_heads
 from .configs import cache_of, native_config, spec_of
 from .files import load_model, load_tokenizer
@@ -291,10 +291,11 @@ def load_bidirectional(
         mask_id=mask_id,
         block_grid="prompt",
         attention="full",
-        cache="none" if cache == "none" else "approximate",
+        cache=cache,
     )
     built = native_config(native, folder, config, sizes)
     model = load_model(kind, folder, config=built, options=options, names=names)
+    spec = computed_in(spec, model)
     if cache == "none":
         return Bidirectional(spec, model, tokenizer, options.layout, shift)
     return Refreshed(spec, model, tokenizer, options.layout, shift, "prefix" if cache == "prefix" else "dual")

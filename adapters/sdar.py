@@ -14,6 +14,7 @@ import attrs
 from spotkit.errors import CheckpointError
 from spotkit.loading import LoadOptions
 
+from .base import computed_in
 from .block_causal import BlockCausal
 from .configs import cache_of, native_config, refuse, same, sizes_of, spec_of
 from .files import load_model, load_tokenizer
@@ -60,12 +61,12 @@ class SDAR(BlockCausal):
             raise CheckpointError(
                 f"{folder}: SDAR with experts is not supported; use a dense SDAR or TraDo checkpoint"
             )
-        cache_of(options.cache, ("exact",), name="SDAR")
+        cache = cache_of(options.cache, ("exact",), name="SDAR")
         refuse(folder, config, {"use_sliding_window": False})
         sizes = sizes_of(folder, config, required=_REQUIRED, choices=_CHOICES)
         tokenizer = load_tokenizer(folder)
         length = config.get("block_size") or _BLOCK_LENGTH
-        spec = spec_of(folder, config, tokenizer, sizes=sizes, options=options, block_length=length)
+        spec = spec_of(folder, config, tokenizer, sizes=sizes, options=options, block_length=length, cache=cache)
         native = native_config(Qwen3Config, folder, config, sizes)
         model = load_model(Qwen3ForCausalLM, folder, config=native, options=options)
-        return cls(spec, model, tokenizer, options.layout)
+        return cls(computed_in(spec, model), model, tokenizer, options.layout)

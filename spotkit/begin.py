@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import attrs
@@ -83,7 +84,7 @@ def check_prompts(prompts: Sequence[Sequence[int] | Tensor], spec: TargetSpec) -
             raise ConfigError(
                 f"prompts[{row}]: shape {list(tensor.shape)}; give at least one token id (a start token, say)"
             )
-        if tensor.is_floating_point() or tensor.dtype == torch.bool:
+        if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
             raise ConfigError(f"prompts[{row}]: dtype {tensor.dtype}; give integer token ids")
         tensor = tensor.to("cpu", torch.int64)
         if bool((tensor == spec.mask_id).any()):
@@ -118,6 +119,8 @@ def begin(
             f"guarantee={config.guarantee.name}: {type(strategy.acceptance).__name__} gives {promised.name}; "
             "use StateEquality, or ask for less"
         )
+    if row_ids is not None and not isinstance(row_ids, Sequence):
+        raise ConfigError(f"row_ids={row_ids!r}: give a sequence of integers, one per prompt")
     names = list(range(len(ids))) if row_ids is None else list(row_ids)
     if len(names) != len(ids):
         raise ConfigError(f"row_ids={names}: {len(names)} ids for {len(ids)} prompts; give one per prompt")
@@ -126,6 +129,13 @@ def begin(
     length = spec.block_length
     prompt_end = torch.tensor([len(p) for p in ids])
     text_end = prompt_end + config.max_new_tokens
+    longest = int(text_end.max())
+    if spec.max_length is not None and longest > spec.max_length:
+        warnings.warn(
+            f"max_new_tokens={config.max_new_tokens}: the longest row may reach {longest} tokens; "
+            f"{spec.name} was made for {spec.max_length}, and its text beyond may be poor",
+            stacklevel=4,
+        )
     start = prompt_end // length * length if spec.block_grid == "absolute" else prompt_end
     limit = start + -(-(text_end - start) // length) * length
     window = 1 if spec.cache == "approximate" else strategy.window  # what refreshes it ends the window

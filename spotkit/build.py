@@ -44,6 +44,8 @@ def strategy(
         UnknownNameError: no strategy or rule of that name is installed.
         ConfigError: an option that the drafter or rule does not take, or a value it refuses.
     """
+    if rule_options is not None and not isinstance(rule_options, Mapping):
+        raise ConfigError(f"rule_options={rule_options!r}: give a mapping of option names to values")
     return Strategy(
         rule=make_rule(rule, **(rule_options or {})),
         drafter=make_drafter(name, target=target, **options),
@@ -78,6 +80,8 @@ def make_drafter(drafter: str | Drafter, /, *, target: Target | None = None, **o
     if not isinstance(drafter, str):
         _no_options("strategy", drafter, options)
         return drafter
+    if target is not None and (isinstance(target, type) or not isinstance(target, Target)):
+        raise ConfigError(f"target={target!r}: give the loaded target, as spotkit.load returns it")
     factory = STRATEGIES.get(drafter)
     given = {"target": target} if "target" in _parameters(factory) else {}
     return cast(Drafter, _make(factory, f"strategy {drafter!r}", options, given))

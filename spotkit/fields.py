@@ -16,6 +16,12 @@ def positive(_: object, field: attrs.Attribute[int], value: int) -> None:
         raise ConfigError(f"{field.name}={value!r}: give an integer of at least 1")
 
 
+def seed(_: object, field: attrs.Attribute[int], value: int) -> None:
+    """Checks for attrs that a field can seed generators that also count steps."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**40:
+        raise ConfigError(f"{field.name}={value!r}: give an integer from 0 to 2**40 - 1")
+
+
 def one_of(*allowed: str) -> Callable[[object, attrs.Attribute[str], str], None]:
     """A check for attrs that a field is one of the words."""
 

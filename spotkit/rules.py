@@ -252,6 +252,8 @@ class Ordered:
     uses_step = False
 
     def __attrs_post_init__(self) -> None:
+        if isinstance(self.rule, type) or not isinstance(self.rule, DecodingRule):
+            raise ConfigError(f"rule={self.rule!r}: give an instance that follows the DecodingRule protocol")
         if self.rule.uses_step:
             raise ConfigError(f"rule={self.rule!r}: it counts the block's steps; give one without steps_per_block")
 

@@ -43,8 +43,8 @@ class Strategy:
 
 
 def _count(_: object, field: attrs.Attribute[int], value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{field.name}={value!r}: give the number of tokens to write, at least 1")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+        raise ConfigError(f"{field.name}={value!r}: give the number of tokens to write, from 1 to 2**31 - 1")
 
 
 @attrs.frozen

@@ -12,6 +12,7 @@ from typing import Literal
 
 import attrs
 import torch
+from attrs.validators import optional
 from torch import Tensor
 
 from spotkit.errors import ConfigError
@@ -53,8 +54,14 @@ class TargetSpec:
         default="exact", validator=one_of("exact", "approximate", "none")
     )
     """What keys and values of the context are worth; one that is refreshed at a block's start is approximate."""
+    variant: str = attrs.field(default="", validator=instance(str))
+    """What the adapter calls its way of caching ("prefix", say), if there are several."""
+    dtype: str = attrs.field(default="", validator=instance(str))
+    """Numbers that the weights are computed in ("bfloat16", say), as records of a run name them."""
     token_limit: int | None = attrs.field(default=None, validator=instance(int, type(None)))
     """Number of ids the tokenizer knows, if smaller than `vocab_size`; wider ids are never written."""
+    max_length: int | None = attrs.field(default=None, validator=optional(positive))
+    """Positions the model was made for, if known; a longer text is decoded with a warning."""
     default_rule: str = attrs.field(default="static", validator=instance(str))
     fingerprint: str = attrs.field(default="", validator=instance(str))
     """Identifies the weights, so that a trained drafter can tell its target."""

@@ -15,11 +15,12 @@ from typing import Any, Self
 
 import attrs
 import torch
+from attrs.validators import deep_iterable
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from spotkit.errors import CheckpointError, ConfigError, MismatchError
-from spotkit.fields import positive
+from spotkit.errors import CheckpointError, ConfigError
+from spotkit.fields import instance, positive
 from spotkit.outlook import LIMIT, TOP, Expectation, log_odds
 from spotkit.types import Evidence, State
 
@@ -29,6 +30,8 @@ PLACES = 96
 
 
 def _lengths(value: Iterable[int]) -> tuple[int, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigError(f"block_lengths, windows: {value!r}; give a sequence of integers")
     return tuple(value)
 
 
@@ -36,15 +39,33 @@ def _lengths(value: Iterable[int]) -> tuple[int, ...]:
 class OrderConfig:
     """Sizes of an order model and what it was made for."""
 
-    block_lengths: tuple[int, ...] = attrs.field(converter=_lengths)
+    block_lengths: tuple[int, ...] = attrs.field(converter=_lengths, validator=deep_iterable(positive))
     """Block lengths it was trained on; it serves no other."""
+    windows: tuple[int, ...] = attrs.field(converter=_lengths, validator=deep_iterable(positive))
+    """Most blocks it was trained to see, for each block length."""
     vocab_size: int = attrs.field(validator=positive)
-    target: str = ""
+    target: str = attrs.field(default="", validator=instance(str))
     """Fingerprint of the target it was trained on."""
     width: int = attrs.field(default=128, validator=positive)
     layers: int = attrs.field(default=3, validator=positive)
     heads: int = attrs.field(default=8, validator=positive)
     pair_rank: int = attrs.field(default=16, validator=positive)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.block_lengths or len(self.block_lengths) != len(self.windows):
+            raise ConfigError(f"windows={self.windows}: give one for each of block_lengths={self.block_lengths}")
+        for length, window in zip(self.block_lengths, self.windows, strict=True):
+            if length * window > PLACES:
+                raise ConfigError(
+                    f"windows={self.windows}: {window} blocks of {length} are {length * window} positions; an order "
+                    f"model tells {PLACES} apart, so take shorter blocks or fewer"
+                )
+        if self.width % self.heads:
+            raise ConfigError(f"heads={self.heads}: must divide width={self.width}")
+
+    def window(self, block_length: int) -> int:
+        """Most blocks of that length it was trained to see."""
+        return self.windows[self.block_lengths.index(block_length)]
 
 
 @attrs.frozen(eq=False)
@@ -122,10 +143,6 @@ class OrderModel(nn.Module):
         first = inputs.first / LIMIT
         plain = torch.stack([odds, first, entropy, margin / 30.0], -1)
         count = top.shape[1]
-        if count > PLACES:
-            raise MismatchError(
-                f"window: {count} canvas positions; this drafter tells {PLACES} apart, so take fewer blocks"
-            )
         places = torch.arange(count, device=top.device)
         block = places.div(inputs.block_length, rounding_mode="floor").to(top.dtype)
         grid = torch.stack([block, torch.full_like(block, math.log2(inputs.block_length) / 5.0)], -1)

@@ -14,6 +14,7 @@ import torch
 
 from spotkit import embedded
 from spotkit.capabilities import Scheduled, device_of
+from spotkit.crop import crop
 from spotkit.errors import ConfigError, MismatchError
 from spotkit.growth import grow_rows, outlooks
 from spotkit.outlook import expect
@@ -62,6 +63,9 @@ class Spot:
         if not isinstance(rule, Scheduled):
             chain = rule_chain(state, evidence=evidence, rule=rule, sampler=sampler, spec=carry, depth=budget - 1)
             return chain, carry
+        whole, blocks = state, self.model.config.window(state.block_length)
+        piece = crop(whole, evidence, blocks=blocks, spec=carry)
+        state, evidence = piece.state, piece.evidence
         seen = expect(state, evidence=evidence, rule=rule, sampler=sampler, depth=budget)
         answer = self.model(inputs_of(state, evidence=evidence, seen=seen))
         depth = budget if seen.tokens.shape[1] == 1 else seen.tokens.shape[1]
@@ -71,7 +75,8 @@ class Spot:
         views = outlooks(
             seen.tokens.expand(-1, depth, -1), scores.expand(-1, depth, -1), held, evidence.known, answer.shifts
         )
-        return grow_rows(state, views, rule=rule, count=budget - 1, eos_ids=carry.eos_ids), carry
+        draft = grow_rows(state, views, rule=rule, count=budget - 1, eos_ids=carry.eos_ids)
+        return None if draft is None else piece.spread_back(draft, whole), carry
 
 
 def spot(*, target: Target | None = None, drafter: str | Path | None = None) -> Spot:
@@ -85,6 +90,8 @@ def spot(*, target: Target | None = None, drafter: str | Path | None = None) -> 
         ConfigError: no drafter given, and the target is not the embedded model.
         CheckpointError: the folder cannot be read.
     """
+    if drafter is not None and not isinstance(drafter, (str, Path)):
+        raise ConfigError(f"drafter={drafter!r}: give the folder that `spotkit train-drafter` wrote")
     model = OrderModel.from_pretrained(embedded.drafter_path() if drafter is None else drafter)
     if drafter is None and target is not None and target.spec.fingerprint != model.config.target:
         raise ConfigError(

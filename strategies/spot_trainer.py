@@ -62,11 +62,13 @@ class SpotTrainer:
             "known": evidence.known,
         }
 
-    def model(self, spec: TargetSpec, *, block_lengths: tuple[int, ...]) -> OrderModel:
+    def model(self, spec: TargetSpec, *, canvases: tuple[tuple[int, int], ...]) -> OrderModel:
         """A fresh order model; the global generator is left as it was."""
+        lengths, windows = zip(*canvases, strict=True)
+        config = OrderConfig(lengths, windows, vocab_size=spec.vocab_size, target=spec.fingerprint)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return OrderModel(OrderConfig(block_lengths, spec.vocab_size, spec.fingerprint))
+            return OrderModel(config)
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], *, block_length: int, rng: torch.Generator) -> Tensor:
         """Discounted Plackett-Luce loss of the next commits, plus the held-token loss (nats).

@@ -40,7 +40,7 @@ def altered(change: Callable) -> Make:
 @functools.cache
 def random_model(block_length: int, vocab_size: int) -> OrderModel:
     """An order model whose weights mean nothing."""
-    config = OrderConfig((block_length,), vocab_size, width=16, layers=1, heads=2, pair_rank=2)
+    config = OrderConfig((block_length,), (2,), vocab_size, width=16, layers=1, heads=2, pair_rank=2)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(block_length)
         model = OrderModel(config)

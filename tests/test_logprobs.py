@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from spotkit.logprobs import Sampling, form, normalise, scatter
 from spotkit.rules import Sequential
+from spotkit.strategies.confidence_tree import ConfidenceTree
+from spotkit.strategies.freedave import FreeDave
 from spotkit.testing.cases import Case, cases
 from spotkit.types import LogProbs, TargetSpec
 
@@ -104,6 +106,27 @@ def test_cold_draws_take_the_best_token(dtype: torch.dtype, temperature: float) 
     assert made.law.dtype == torch.promote_types(dtype, torch.float32)
     assert Sampling(temperature=-0.0).greedy
     assert not Sampling(temperature=temperature).greedy
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [1e30, 1e39, 1e300])
+def test_hot_draws_are_even(dtype: torch.dtype, temperature: float) -> None:
+    made = formed([[3.0, -1.0, 99.0, 3.0, 2.5, -INF]], dtype=dtype, temperature=temperature)
+    assert made.law.exp().tolist() == [pytest.approx([0.25, 0.25, 0, 0.25, 0.25, 0])]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("top_p", [1e-30, 1e-46, 5e-324])
+def test_the_best_token_stays_however_small_top_p_is(dtype: torch.dtype, top_p: float) -> None:
+    made = formed([[3.0, -1.0, 99.0, 3.5, 2.5, -INF]], dtype=dtype, temperature=1.0, top_p=top_p)
+    assert made.law.exp().tolist() == [[0, 0, 0, 1, 0, 0]]
+
+
+@given(case=cases(), temperature=st.sampled_from([1e-300, 1e-20, 1e20, 1e300]))
+def test_extreme_temperatures_draft_as_they_decode(case: Case, temperature: float) -> None:
+    case = attrs.evolve(case, config=attrs.evolve(case.config, sampling=Sampling(temperature=temperature)))
+    for drafter in (FreeDave(), ConfidenceTree()):
+        assert case.run(drafter).same_text(case.plain())
 
 
 def test_greedy_ignores_the_filters() -> None:

@@ -29,8 +29,12 @@ class Trainer(Protocol):
         """What the drafter reads at a pass, one leading index per row `[B, ...]`."""
         ...
 
-    def model(self, spec: TargetSpec, *, block_lengths: tuple[int, ...]) -> nn.Module:
-        """A fresh model."""
+    def model(self, spec: TargetSpec, *, canvases: tuple[tuple[int, int], ...]) -> nn.Module:
+        """A fresh model for canvases of (block length, most blocks); called before anything is collected.
+
+        Raises:
+            ConfigError: canvases that such a model cannot serve.
+        """
         ...
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], *, block_length: int, rng: torch.Generator) -> Tensor:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+
+from spotkit.errors import CheckpointError
 
 
 def save_training(path: Path, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], *, step: int) -> None:
@@ -24,9 +26,20 @@ def save_training(path: Path, model: nn.Module, optimizers: Sequence[torch.optim
 
 
 def resume_training(path: Path, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> int:
-    """Restores what `save_training` wrote; the number of steps done, 0 if there is no file."""
+    """Restores what `save_training` wrote; the number of steps done, 0 if there is no file.
+
+    Raises:
+        CheckpointError: the file is damaged, or of another model.
+    """
     if not path.exists():
         return 0
+    try:
+        return _restore(path, model, optimizers)
+    except (OSError, SafetensorError, LookupError, ValueError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); delete it to start the fit afresh") from error
+
+
+def _restore(path: Path, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> int:
     parameters = dict(model.named_parameters())
     with safe_open(path, "pt") as file:
         for key in file.keys():  # noqa: SIM118 - not a mapping

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import attrs
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from spotkit.acceptance import StateEquality
+from spotkit.crop import crop
+from spotkit.errors import CheckpointError
 from spotkit.loop import decode
 from spotkit.protocols import DecodingRule, Target
 from spotkit.sampler import Sampler
@@ -68,6 +71,8 @@ def trajectories(
     seen: list[tuple[State, dict[str, Tensor]]] = []
 
     def sink(state: State, evidence: Evidence, rule: DecodingRule, sampler: Sampler) -> None:
+        piece = crop(state, evidence, blocks=recipe.window, spec=target.spec)
+        state, evidence = piece.state, piece.evidence
         seen.append((state, trainer.inputs(state, evidence=evidence, rule=rule, sampler=sampler)))
 
     strategy = Strategy(recipe.rule, Recorder(sink), StateEquality(), budget=2, window=recipe.window)
@@ -93,6 +98,18 @@ def _labels(log: Sequence[Step], start: int, width: int) -> dict[str, Tensor]:
                 time[position - start] = k
                 final[position - start] = token
     return {"time": time, "final": final}
+
+
+def read_shard(path: Path) -> dict[str, Tensor]:
+    """The examples in a file that `collect` wrote.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); delete it, and it is collected again") from error
 
 
 def collect(

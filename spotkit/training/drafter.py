@@ -6,9 +6,7 @@ call goes on where it stopped, and a call with other settings never reads what d
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,19 +14,18 @@ from typing import Any, Literal
 
 import attrs
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from spotkit.errors import ConfigError
-from spotkit.fields import positive
+from spotkit.fields import instance, positive, seed
 from spotkit.logprobs import Sampling
 from spotkit.protocols import DecodingRule, Target
 from spotkit.rules import Static
 from spotkit.settings import DecodeConfig
 from spotkit.training import Trainer
-from spotkit.training.collect import Recipe, collect
+from spotkit.training.collect import Recipe, collect, read_shard
+from spotkit.training.digest import digest
 from spotkit.training.fit import Examples, FitConfig, evaluate, fit
-from spotkit.types import TargetSpec
 
 Prompt = tuple[int, ...]
 
@@ -41,6 +38,11 @@ def _share(_: object, field: attrs.Attribute[float], value: float) -> None:
 def _lengths(_: object, field: attrs.Attribute[tuple[int, ...]], value: tuple[int, ...]) -> None:
     if not value or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in value):
         raise ConfigError(f"{field.name}={value!r}: give one or more integers of at least 1")
+
+
+def _rule(_: object, field: attrs.Attribute[DecodingRule], value: object) -> None:
+    if isinstance(value, type) or not isinstance(value, DecodingRule):
+        raise ConfigError(f"{field.name}={value!r}: give an instance that follows the DecodingRule protocol")
 
 
 def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
@@ -73,14 +75,14 @@ class DrafterConfig:
     block_lengths: tuple[int, ...] = attrs.field(converter=_distinct, validator=_lengths)
     windows: tuple[int, ...] = attrs.field(default=(2,), converter=_integers, validator=_lengths)
     temperatures: tuple[float, ...] = attrs.field(default=(0.0, 1.0), converter=_distinct)
-    rule: DecodingRule = Static()
+    rule: DecodingRule = attrs.field(factory=Static, validator=_rule)
     max_new_tokens: int = attrs.field(default=256, validator=positive)
     held_out: float = attrs.field(default=0.1, validator=_share)
     examples: int = attrs.field(default=20_000, validator=positive)
     prompts_per_kind: int | None = attrs.field(default=None, validator=attrs.validators.optional(positive))
     rows: int = attrs.field(default=16, validator=positive)
-    seed: int = 0
-    fit: FitConfig = FitConfig()
+    seed: int = attrs.field(default=0, validator=seed)
+    fit: FitConfig = attrs.field(factory=FitConfig, validator=instance(FitConfig))
 
     def __attrs_post_init__(self) -> None:
         if len(self.windows) not in (1, len(self.block_lengths)):
@@ -178,9 +180,9 @@ def train_drafter(
     """
     training, held_out = split(prompts, share=config.held_out, seed=config.seed)
     job = _Job(out / "work", training, held_out, trainer, config, on_progress)
-    specs, parts = job.collect(target_at)
+    model, parts = job.collect(target_at)
     sets = [job.examples(part) for part in parts if not part.held_out]
-    model = trainer.model(specs[0], block_lengths=config.block_lengths)
+    tests = [(part.kind, job.examples(part)) for part in parts if part.held_out]
     fit(
         model,
         sets,
@@ -189,7 +191,7 @@ def train_drafter(
         state=job.fit_state(parts),
         report=lambda step, loss: on_progress(Progress("fit", step, config.fit.steps, loss=loss)),
     )
-    accuracies = tuple(job.accuracy(model, part) for part in parts if part.held_out)
+    accuracies = tuple(Accuracy(kind, len(test), evaluate(model, test, trainer=trainer)) for kind, test in tests)
     trained = Trained(out, len(training), len(held_out), sum(map(len, sets)), accuracies)
     trainer.save(model, out, about=trained.about | {"steps": config.fit.steps, "seed": config.seed})
     return trained
@@ -232,22 +234,24 @@ class _Job:
     config: DrafterConfig
     on_progress: Callable[[Progress], None]
 
-    def collect(self, target_at: Callable[[int], Target]) -> tuple[list[TargetSpec], list[_Part]]:
-        """The target's spec per block length, and the trajectories of every kind on both sides."""
+    def collect(self, target_at: Callable[[int], Target]) -> tuple[nn.Module, list[_Part]]:
+        """A fresh model for the target, and the trajectories of every kind on both sides."""
         config = self.config
         batches = sum(-(-len(side) // config.rows) for side in (self.dealt(0), self.held_out))
         total = len(config.block_lengths) * len(config.temperatures) * batches
-        specs: list[TargetSpec] = []
+        model: nn.Module | None = None
         parts: list[_Part] = []
         for block_length, window in config.canvases:
             target = target_at(block_length)
-            specs.append(target.spec)
+            if model is None:
+                model = self.trainer.model(target.spec, canvases=config.canvases)
             for temperature, held_out in itertools.product(config.temperatures, (False, True)):
                 kind = Kind(block_length, window, temperature)
                 before = sum(len(part.shards) for part in parts)
                 prompts = self.held_out if held_out else self.dealt(len(parts) // 2)
                 parts.append(self._part(target, kind, held_out, prompts, done=before, total=total))
-        return specs, parts
+        assert model is not None
+        return model, parts
 
     def dealt(self, index: int) -> tuple[Prompt, ...]:
         """The training prompts of the kind with this index."""
@@ -264,7 +268,7 @@ class _Job:
             seed=2 * self.config.seed + held_out,  # held-out trajectories have noise of their own
         )
         recipe = Recipe(self.config.rule, kind.window, decoding, self.config.rows)
-        made_from = _digest(target.spec, recipe, self.trainer.reads, prompts)
+        made_from = digest(target.spec, recipe, self.trainer.reads, prompts)
         folder = self.work / f"{'held-out' if held_out else 'training'}-{kind.label}-{made_from}"
         shards = []
         for shard in collect(folder, target, prompts, trainer=self.trainer, recipe=recipe):
@@ -274,13 +278,13 @@ class _Job:
 
     def examples(self, part: _Part) -> Examples:
         """At most `config.examples` examples of a part, spread evenly over its shards."""
-        share, rest = divmod(self.config.examples, len(part.shards))
+        shards = [(i, shard) for i, path in enumerate(part.shards) if (shard := read_shard(path))]
+        share, rest = divmod(self.config.examples, max(len(shards), 1))
         kept: dict[str, list[Tensor]] = {}
-        for i, shard in enumerate(part.shards):
-            tensors = load_file(shard)
-            count = len(next(iter(tensors.values()), ()))
+        for place, (i, tensors) in enumerate(shards):
+            count = len(next(iter(tensors.values())))
             rng = torch.Generator().manual_seed(self.config.seed * 1_000_003 + i)
-            index = torch.randperm(count, generator=rng)[: share + (i < rest)].sort().values
+            index = torch.randperm(count, generator=rng)[: share + (place < rest)].sort().values
             for name, value in tensors.items():
                 kept.setdefault(name, []).append(value[index])
         if not kept:
@@ -294,26 +298,5 @@ class _Job:
         """Where the state of this fit is kept."""
         folders = [part.folder.name for part in parts if not part.held_out]
         fit = attrs.evolve(self.config.fit, save_every=1)  # changes nothing that is fitted
-        made_from = _digest(folders, self.config.examples, self.config.seed, self.trainer, fit)
+        made_from = digest(folders, self.config.examples, self.config.seed, self.trainer, fit)
         return self.work / f"fit-{made_from}.safetensors"
-
-    def accuracy(self, model: nn.Module, part: _Part) -> Accuracy:
-        """The model's accuracies on a held-out part."""
-        examples = self.examples(part)
-        values = evaluate(model, examples, trainer=self.trainer)
-        return Accuracy(part.kind, len(examples), values)
-
-
-def _digest(*parts: object) -> str:
-    """Twelve characters that differ when any part does."""
-    return hashlib.sha256(json.dumps([_plain(p) for p in parts]).encode()).hexdigest()[:12]
-
-
-def _plain(value: object) -> object:
-    """A value as its type and fields, down to what JSON knows."""
-    kind = type(value)
-    if attrs.has(kind):
-        return {"type": kind.__qualname__, **{f.name: _plain(getattr(value, f.name)) for f in attrs.fields(kind)}}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return value if value is None or isinstance(value, (bool, int, float, str)) else kind.__qualname__

@@ -10,7 +10,8 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from spotkit.fields import positive
+from spotkit.errors import ConfigError
+from spotkit.fields import positive, seed
 from spotkit.training import Trainer
 from spotkit.training.checkpoint import resume_training, save_training
 
@@ -32,6 +33,11 @@ class Examples:
         return {name: value[index] for name, value in self.tensors.items()}
 
 
+def _rate(_: object, field: attrs.Attribute[float], value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
+        raise ConfigError(f"{field.name}={value!r}: give a number between 0 and 1, both excluded")
+
+
 @attrs.frozen
 class FitConfig:
     """How long and how fast to fit.
@@ -46,8 +52,8 @@ class FitConfig:
 
     steps: int = attrs.field(default=4000, validator=positive)
     batch: int = attrs.field(default=96, validator=positive)
-    rate: float = 1.5e-3
-    seed: int = 0
+    rate: float = attrs.field(default=1.5e-3, validator=_rate)
+    seed: int = attrs.field(default=0, validator=seed)
     save_every: int = attrs.field(default=250, validator=positive)
 
 

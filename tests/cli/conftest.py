@@ -64,7 +64,9 @@ def home(tmp_path_factory):
     spec = load(folder / "model").spec
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        config = OrderConfig(BLOCK_LENGTHS, spec.vocab_size, spec.fingerprint, width=16, layers=1, heads=2)
+        config = OrderConfig(
+            BLOCK_LENGTHS, (2,) * len(BLOCK_LENGTHS), spec.vocab_size, spec.fingerprint, width=16, layers=1, heads=2
+        )
         OrderModel(config).save_pretrained(folder / "drafter")
     problems = [{"question": f"Ana has {n} pears.", "solution": f"Answer: {n}", "answer": n} for n in range(5)]
     (folder / "problems.jsonl").write_text("".join(json.dumps(p) + "\n" for p in problems))

@@ -18,8 +18,8 @@ OPTIONS = (
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    def small(*fields):
-        return OrderConfig(*fields, width=16, layers=1, heads=2)
+    def small(*fields, **more):
+        return OrderConfig(*fields, **more, width=16, layers=1, heads=2)
 
     monkeypatch.setattr(spot_trainer, "OrderConfig", small)
 

@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 import json
+import re
 
 import attrs
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from spotkit.errors import ConfigError
+from spotkit.acceptance import StateEquality
+from spotkit.errors import CheckpointError, ConfigError
+from spotkit.loop import decode
+from spotkit.rules import Static
+from spotkit.settings import DecodeConfig, Strategy
 from spotkit.strategies.order_model import OrderConfig, OrderModel
+from spotkit.strategies.plain import Plain
+from spotkit.strategies.spot import Spot
 from spotkit.strategies.spot_trainer import SpotTrainer
 from spotkit.testing.targets import TableTarget
 from spotkit.training import drafter as drafter_module
@@ -32,12 +39,14 @@ CONFIG = DrafterConfig(
 
 @attrs.frozen
 class SmallTrainer(SpotTrainer):
-    def model(self, spec: TargetSpec, *, block_lengths: tuple[int, ...]) -> OrderModel:
+    def model(self, spec: TargetSpec, *, canvases: tuple[tuple[int, int], ...]) -> OrderModel:
+        lengths, windows = zip(*canvases, strict=True)
+        sizes = OrderConfig(
+            lengths, windows, vocab_size=spec.vocab_size, target=spec.fingerprint, width=16, layers=1, heads=2
+        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return OrderModel(
-                OrderConfig(block_lengths, spec.vocab_size, spec.fingerprint, width=16, layers=1, heads=2)
-            )
+            return OrderModel(sizes)
 
 
 def target_at(block_length):
@@ -141,6 +150,101 @@ def test_too_few_prompts_are_refused():
 def test_bad_settings_are_refused(field, value):
     with pytest.raises(ConfigError, match=field.removesuffix("s")):
         attrs.evolve(CONFIG, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("seed", -1), ("seed", 2**40), ("seed", True), ("seed", "1"), ("rule", "static"), ("rule", Static),
+     ("fit", None), ("fit", {"steps": 3})],
+)  # fmt: skip
+def test_settings_of_the_wrong_type_are_refused_by_name(field, value):
+    with pytest.raises(ConfigError, match=f"{field}={re.escape(repr(value))}"):
+        attrs.evolve(CONFIG, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("rate", "x"), ("rate", 0), ("rate", 1.0), ("seed", -1), ("steps", 0), ("batch", 1.5)]
+)
+def test_a_fit_of_no_sense_is_refused(field, value):
+    with pytest.raises(ConfigError, match=f"{field}={value!r}"):
+        FitConfig(**{field: value})
+
+
+def test_canvases_too_wide_for_the_drafter_are_refused_before_anything_is_collected(tmp_path):
+    seen = []
+    with pytest.raises(ConfigError, match="2 blocks of 64 are 128 positions"):
+        train(tmp_path, attrs.evolve(CONFIG, block_lengths=(64,)), on_progress=seen.append, trainer=SpotTrainer())
+    assert seen == []
+
+
+def test_held_out_answers_that_teach_nothing_are_told_before_the_fit(tmp_path):
+    """Training prompts have long answers, the one held-out prompt ends at once."""
+    _, held_out = split(PROMPTS, share=0.05, seed=0)
+    assert len(held_out) == 1
+
+    @attrs.frozen
+    class Ends:
+        spec: TargetSpec
+        inner: TableTarget
+
+        def open(self, prompts, *, max_new_tokens):
+            return self.inner.open(prompts, max_new_tokens=max_new_tokens)
+
+        def score(self, canvases, *, context):
+            logits, context = self.inner.score(canvases, context=context)
+            for row in range(len(logits)):
+                if canvases[row, 0, : len(held_out[0])].tolist() == list(held_out[0]):
+                    logits[row, ..., 10] = 50.0
+            return logits, context
+
+        def extend(self, context, *, block, rows):
+            return self.inner.extend(context, block=block, rows=rows)
+
+    seen = []
+    config = attrs.evolve(CONFIG, block_lengths=(4,), held_out=0.05)
+    with pytest.raises(ConfigError, match="no second pass"):
+        train_drafter(
+            tmp_path, lambda length: Ends(target_at(length).spec, target_at(length)), PROMPTS,
+            trainer=SmallTrainer(), config=config, on_progress=seen.append,
+        )  # fmt: skip
+    assert {p.stage for p in seen} == {"collect"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_fewer_examples_than_shards(tmp_path, count):
+    trained = train(tmp_path, attrs.evolve(CONFIG, examples=count, rows=1))
+    assert trained.examples == 4 * count
+    assert [a.examples for a in trained.accuracies] == [min(count, a.examples) for a in trained.accuracies]
+
+
+@pytest.mark.parametrize("pattern", ["training-*/00001.safetensors", "held-out-*/00000.safetensors", "fit-*"])
+def test_a_damaged_file_of_the_work_folder_is_named(tmp_path, pattern):
+    train(tmp_path)
+    broken = next(iter(sorted(tmp_path.glob(f"work/{pattern}"))))
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match=f"{re.escape(str(broken))}: cannot be read .* delete it"):
+        train(tmp_path)
+    broken.unlink()
+    assert train(tmp_path).path == tmp_path
+
+
+def test_a_drafter_for_bidirectional_targets_sees_the_blocks_from_the_open_one_on(tmp_path):
+    """The answer has more positions than the drafter tells apart, in training and afterwards."""
+    spec = attrs.evolve(SPEC, attention="full", block_grid="prompt", cache="none", eos_ids=())
+    target = TableTarget(spec, smooth=0.9)
+    config = attrs.evolve(CONFIG, block_lengths=(4,), windows=(3,), max_new_tokens=120)
+    trained = train_drafter(
+        tmp_path, lambda _: target, PROMPTS[:4], trainer=SmallTrainer(), config=config, on_progress=lambda _: None
+    )
+    assert {load_file(p)["time"].shape[1] for p in tmp_path.glob("work/*-*/*.safetensors")} == {12}
+    model = OrderModel.from_pretrained(trained.path)
+    decoding = DecodeConfig(max_new_tokens=120)
+    plain, spot = (
+        decode(target, PROMPTS[:3], strategy=Strategy(Static(), drafter, StateEquality(), budget=8), config=decoding)
+        for drafter in (Plain(), Spot(model))
+    )
+    assert spot.same_text(plain)
+    assert spot.stats.accepted > 0.3 * spot.stats.steps
 
 
 def test_answers_of_one_step_teach_nothing(tmp_path):
