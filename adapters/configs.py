@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from spotkit.errors import CheckpointError, ConfigError
-from spotkit.loading import LoadOptions
+from spotkit.loading import LoadOptions, read_json
 from spotkit.types import TargetSpec
 
-from .files import fingerprint, known_ids, read_json
+from .files import fingerprint, known_ids
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("rms_norm_eps", "routed_scaling_factor"), (int, float)),
+    **dict.fromkeys(("tie_word_embeddings", "attention_bias", "norm_topk_prob", "use_qk_norm"), (bool,)),
+    "hidden_act": (str,),
+    "rope_parameters": (dict,),
+}
+"""What sizes are by transformers' names; all others are integers."""
+_MAY_BE_ZERO = ("first_k_dense_replace", "n_shared_experts")
+
+
+def names_of(config: Mapping[str, Any]) -> frozenset[str]:
+    """What a `config.json` calls its model: the architectures and the model type."""
+    listed = config.get("architectures")
+    names = listed if isinstance(listed, list) else [listed]
+    return frozenset(name for name in (*names, config.get("model_type")) if isinstance(name, str))
 
 
 def same(*names: str) -> dict[str, str]:
@@ -30,15 +46,30 @@ def sizes_of(
         choices: the same, with the value of a checkpoint that does not say.
 
     Raises:
-        CheckpointError: a required entry is missing.
+        CheckpointError: an entry is missing or has a value of the wrong type.
     """
-    rope = rope_of(config)
+    rope = rope_of(folder, config)
     missing = [theirs for theirs in required.values() if config.get(theirs) is None]
     missing += ["rope_theta"] if rope.get("rope_theta") is None else []
     if missing:
         raise CheckpointError(f"{folder}: config.json lacks {', '.join(missing)}; download it again")
     sizes = {name: config[theirs] for name, theirs in required.items()} | {"rope_parameters": rope}
-    return sizes | {name: config.get(theirs, value) for name, (theirs, value) in choices.items()}
+    for name, (theirs, value) in choices.items():
+        sizes[name] = value if config.get(theirs) is None else config[theirs]
+    called = {**required, **{name: theirs for name, (theirs, _) in choices.items()}}
+    wrong = [f"{called.get(name, name)}={value!r}" for name, value in sizes.items() if not _fits(name, value)]
+    if wrong:
+        raise CheckpointError(f"{folder}: config.json has {', '.join(wrong)}, which no model has; download it again")
+    return sizes
+
+
+def _fits(name: str, value: object) -> bool:
+    kinds = _KINDS.get(name, (int,))
+    if not isinstance(value, kinds) or isinstance(value, bool) != (bool in kinds):
+        return False
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return True
+    return value > 0 or (value == 0 and name in _MAY_BE_ZERO)
 
 
 def native_config(kind: Any, folder: Path, config: Mapping[str, Any], sizes: Mapping[str, Any]) -> Any:
@@ -48,7 +79,9 @@ def native_config(kind: Any, folder: Path, config: Mapping[str, Any], sizes: Map
         CheckpointError: the sizes do not fit the class.
     """
     try:
-        return kind(**sizes, dtype=config.get("dtype", config.get("torch_dtype")))
+        quantised = config.get("quantization_config")
+        more = {} if quantised is None else {"quantization_config": quantised}
+        return kind(**sizes, **more, dtype=config.get("dtype", config.get("torch_dtype")))
     except Exception as error:
         name = kind.__name__.removesuffix("Config")
         raise CheckpointError(f"{folder}: config.json does not fit {name} ({error})") from error
@@ -74,8 +107,17 @@ def refuse(folder: Path, config: Mapping[str, Any], expected: Mapping[str, Any])
         )
 
 
-def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Position encoding as transformers 5 has it; before, it was `rope_theta` and `rope_scaling`."""
+def rope_of(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Position encoding as transformers 5 has it; before, it was `rope_theta` and `rope_scaling`.
+
+    Raises:
+        CheckpointError: something else than mappings.
+    """
+    for name in ("rope_parameters", "rope_scaling"):
+        if not isinstance(config.get(name) or {}, Mapping):
+            raise CheckpointError(
+                f"{folder}: config.json has {name}={config[name]!r}, not an object; download it again"
+            )
     if config.get("rope_parameters"):
         return dict(config["rope_parameters"])
     scaling = dict(config.get("rope_scaling") or {})
@@ -104,12 +146,18 @@ def spec_of(
         CheckpointError: there is no sensible mask id, or the weights are missing or damaged.
     """
     vocab_size: int = sizes["vocab_size"]
-    generation = read_json(folder / "generation_config.json")
+    path = folder / "generation_config.json"
+    generation = read_json(path) if path.is_file() else {}
     eos = generation.get("eos_token_id", config.get("eos_token_id"))
-    eos_ids = (eos,) if isinstance(eos, int) else tuple(eos or ())
+    eos_ids = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
+    if not all(_is_id(token, vocab_size) for token in eos_ids):
+        raise CheckpointError(
+            f"{folder}: eos_token_id={eos!r}; give token ids within the {vocab_size} of the vocabulary, in "
+            "generation_config.json or config.json"
+        )
     known_masks = (options.mask_id, config.get("mask_token_id"), getattr(tokenizer, "mask_token_id", None), mask_id)
     mask = next((m for m in known_masks if m is not None), None)
-    if not isinstance(mask, int) or not 0 <= mask < vocab_size or mask in eos_ids:
+    if not _is_id(mask, vocab_size) or mask in eos_ids:
         raise CheckpointError(
             f"{folder}: mask_token_id={mask!r}; give the mask token's id, in config.json or as mask_id when loading, "
             f"within the {vocab_size} of the vocabulary and none of the end tokens {list(eos_ids)}"
@@ -121,7 +169,7 @@ def spec_of(
         vocab_size=vocab_size,
         mask_id=mask,
         eos_ids=eos_ids,
-        pad_id=pad if isinstance(pad, int) and 0 <= pad < vocab_size else 0,
+        pad_id=pad if _is_id(pad, vocab_size) else 0,
         block_length=block_length if options.block_length is None else options.block_length,
         block_grid=block_grid,
         attention=attention,
@@ -131,6 +179,10 @@ def spec_of(
         max_length=sizes["max_position_embeddings"],
         token_limit=known if known is not None and known < vocab_size else None,
     )
+
+
+def _is_id(value: object, vocab_size: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < vocab_size
 
 
 def cache_of(cache: str | None, known: Sequence[str], *, name: str) -> str:

@@ -15,7 +15,7 @@ import attrs
 from spotkit.loading import LoadOptions
 from spotkit.protocols import Target
 
-from .configs import refuse, same, sizes_of
+from .configs import names_of, refuse, same, sizes_of
 from .refreshed import load_bidirectional
 
 REQUIRED = {
@@ -39,7 +39,7 @@ class Dream:
     @classmethod
     def matches(cls, config: Mapping[str, Any]) -> bool:
         """Whether `config.json` describes a Dream model."""
-        return config.get("model_type") == "Dream" or "DreamModel" in (config.get("architectures") or ())
+        return bool(names_of(config) & {"Dream", "DreamModel"})
 
     @classmethod
     def load(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> Target:

@@ -17,7 +17,7 @@ from spotkit.loading import LoadOptions
 
 from .base import computed_in
 from .block_causal import BlockCausal
-from .configs import cache_of, native_config, refuse, sizes_of, spec_of
+from .configs import cache_of, names_of, native_config, refuse, sizes_of, spec_of
 from .dream import CHOICES, REQUIRED
 from .files import load_model, load_tokenizer
 
@@ -32,8 +32,7 @@ class FastDLLMv2(BlockCausal):
     @classmethod
     def matches(cls, config: Mapping[str, Any]) -> bool:
         """Whether `config.json` describes a Fast-dLLM v2 model."""
-        names = {str(config.get("model_type")), *map(str, config.get("architectures") or ())}
-        return bool(names & {"Fast_dLLM_Qwen", "Fast_dLLM_QwenForCausalLM"})
+        return bool(names_of(config) & {"Fast_dLLM_Qwen", "Fast_dLLM_QwenForCausalLM"})
 
     @classmethod
     def load(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> FastDLLMv2:

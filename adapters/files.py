@@ -13,26 +13,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from spotkit.errors import CheckpointError
-from spotkit.loading import LoadOptions
+from spotkit.loading import LoadOptions, read_json
 
 _SAMPLE = 64  # bytes of every tensor that go into the fingerprint
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; empty if there is no such file.
-
-    Raises:
-        CheckpointError: the file holds something else.
-    """
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON ({error}); download it again") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: holds {type(content).__name__}, not an object; download it again")
-    return content
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -41,8 +24,14 @@ def weight_files(folder: Path) -> list[Path]:
     Raises:
         CheckpointError: there are none, or one that the index names is missing.
     """
-    index = read_json(folder / "model.safetensors.index.json").get("weight_map")
-    names = sorted(set(index.values())) if isinstance(index, dict) else ["model.safetensors"]
+    path = folder / "model.safetensors.index.json"
+    names = ["model.safetensors"]
+    if path.is_file():
+        index = read_json(path).get("weight_map")
+        files = list(index.values()) if isinstance(index, dict) else []
+        if not files or not all(isinstance(name, str) and name.endswith(".safetensors") for name in files):
+            raise CheckpointError(f"{path}: weight_map names no safetensors files; download it again")
+        names = sorted(set(files))
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise CheckpointError(

@@ -14,7 +14,7 @@ import attrs
 from spotkit.loading import LoadOptions
 from spotkit.protocols import Target
 
-from .configs import refuse, sizes_of
+from .configs import names_of, refuse, sizes_of
 from .refreshed import load_bidirectional
 
 _REQUIRED = {
@@ -69,8 +69,8 @@ class LLaDA:
     @classmethod
     def matches(cls, config: Mapping[str, Any]) -> bool:
         """Whether `config.json` describes a dense LLaDA model (the one with experts has the same `model_type`)."""
-        names = [str(name) for name in config.get("architectures") or ()]
-        return "LLaDAModelLM" in names or (config.get("model_type") == "llada" and not names and "d_model" in config)
+        names = names_of(config)
+        return "LLaDAModelLM" in names or (names == {"llada"} and "d_model" in config)
 
     @classmethod
     def load(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> Target:

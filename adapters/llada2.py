@@ -17,7 +17,7 @@ from spotkit.loading import LoadOptions
 
 from .base import computed_in
 from .block_causal import BlockCausal
-from .configs import cache_of, native_config, refuse, same, sizes_of, spec_of
+from .configs import cache_of, names_of, native_config, refuse, same, sizes_of, spec_of
 from .files import load_model, load_tokenizer
 
 _REQUIRED = {
@@ -61,8 +61,7 @@ class LLaDA2(BlockCausal):
     @classmethod
     def matches(cls, config: Mapping[str, Any]) -> bool:
         """Whether `config.json` describes a LLaDA2 model."""
-        names = {str(config.get("model_type")), *map(str, config.get("architectures") or ())}
-        return bool(names & {"llada2_moe", "LLaDA2MoeModelLM"})
+        return bool(names_of(config) & {"llada2_moe", "LLaDA2MoeModelLM"})
 
     @classmethod
     def load(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> LLaDA2:

@@ -16,7 +16,7 @@ import attrs
 from spotkit.loading import LoadOptions
 from spotkit.protocols import Target
 
-from .configs import refuse, same, sizes_of
+from .configs import names_of, refuse, same, sizes_of
 from .refreshed import load_bidirectional
 
 _REQUIRED = {
@@ -52,7 +52,7 @@ class LLaDAMoE:
     @classmethod
     def matches(cls, config: Mapping[str, Any]) -> bool:
         """Whether `config.json` describes a LLaDA model with experts."""
-        return any(str(name).startswith("LLaDAMoE") for name in config.get("architectures") or ())
+        return any(name.startswith("LLaDAMoE") for name in names_of(config))
 
     @classmethod
     def load(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> Target:

@@ -16,7 +16,7 @@ from spotkit.loading import LoadOptions
 
 from .base import computed_in
 from .block_causal import BlockCausal
-from .configs import cache_of, native_config, refuse, same, sizes_of, spec_of
+from .configs import cache_of, names_of, native_config, refuse, same, sizes_of, spec_of
 from .files import load_model, load_tokenizer
 
 _REQUIRED = same(
@@ -45,8 +45,7 @@ class SDAR(BlockCausal):
     @classmethod
     def matches(cls, config: Mapping[str, Any]) -> bool:
         """Whether `config.json` describes an SDAR model, of experts or dense."""
-        names = {str(config.get("model_type")), *map(str, config.get("architectures") or ())}
-        return bool(names & {"sdar", "SDARForCausalLM", "sdar_moe", "SDARMoeForCausalLM"})
+        return bool(names_of(config) & {"sdar", "SDARForCausalLM", "sdar_moe", "SDARMoeForCausalLM"})
 
     @classmethod
     def load(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> SDAR:

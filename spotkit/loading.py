@@ -12,7 +12,7 @@ import attrs
 import torch
 
 from spotkit import embedded
-from spotkit.errors import CheckpointError, ConfigError, UnknownNameError
+from spotkit.errors import CheckpointError, ConfigError, PartError, UnknownNameError
 from spotkit.protocols import Target
 from spotkit.registry import ADAPTERS
 
@@ -90,6 +90,7 @@ def load(
         ConfigError: an option with a value that it cannot have.
         CheckpointError: the checkpoint is missing, incomplete or damaged.
         UnknownNameError: no installed adapter knows the model.
+        PartError: the adapter returned something else than a target.
     """
     if block_length is not None and (
         isinstance(block_length, bool) or not isinstance(block_length, int) or block_length < 1
@@ -123,8 +124,25 @@ def load(
         cache=cache,
         mask_id=mask_id,
     )
-    target: Target = family.load(folder, config=config, options=options)
+    target = family.load(folder, config=config, options=options)
+    if not isinstance(target, Target):
+        raise PartError(f"adapter.load: {family!r} must return a target, got {type(target).__name__}")
     return target
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in the file.
+
+    Raises:
+        CheckpointError: the file holds something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON ({error}); download it again") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: holds {type(content).__name__}, not an object; download it again")
+    return content
 
 
 def adapter_of(folder: Path) -> Any:
@@ -177,19 +195,13 @@ def _config(folder: Path) -> Mapping[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(f"{folder}: has no config.json; give the folder of a checkpoint")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON ({error}); download it again") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{path}: holds {type(config).__name__}, not an object; download it again")
-    return config
+    return read_json(path)
 
 
 def _adapter(config: Mapping[str, Any], folder: Path, name: str | None) -> Any:
     if name is not None:
         return ADAPTERS.get(name)
-    matching = {n: part for n, part in ADAPTERS.working().items() if part.matches(config)}
+    matching = {n: part for n, part in ADAPTERS.working().items() if _knows(n, part, config)}
     if len(matching) > 1:
         raise ConfigError(f"adapter=None: {', '.join(matching)} all know {folder}; name one of them")
     if not matching:
@@ -198,6 +210,15 @@ def _adapter(config: Mapping[str, Any], folder: Path, name: str | None) -> Any:
             f"no adapter knows it. {ADAPTERS.summary()}"
         )
     return next(iter(matching.values()))
+
+
+def _knows(name: str, adapter: Any, config: Mapping[str, Any]) -> bool:
+    """Whether the adapter knows the checkpoint; one that fails to say does not, and hinders no other."""
+    try:
+        return bool(adapter.matches(config))
+    except Exception as error:
+        ADAPTERS.failures[name] = f"matches() raised {type(error).__name__}: {error}"
+        return False
 
 
 def _one_of(field: str, value: object, choices: tuple[str, ...]) -> None:

@@ -25,6 +25,7 @@ from spotkit.outlook import LIMIT, TOP, Expectation, log_odds
 from spotkit.types import Evidence, State
 
 _FORMAT = 1
+_MOST_LAYERS = 64
 PLACES = 96
 """Canvas positions told apart: three blocks of 32."""
 
@@ -60,6 +61,8 @@ class OrderConfig:
                     f"windows={self.windows}: {window} blocks of {length} are {length * window} positions; an order "
                     f"model tells {PLACES} apart, so take shorter blocks or fewer"
                 )
+        if self.layers > _MOST_LAYERS:
+            raise ConfigError(f"layers={self.layers}: give at most {_MOST_LAYERS}")
         if self.width % self.heads:
             raise ConfigError(f"heads={self.heads}: must divide width={self.width}")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spotkit import embedded
-from spotkit.errors import CheckpointError, ConfigError, UnknownNameError
+from spotkit.errors import CheckpointError, ConfigError, PartError, UnknownNameError
 from spotkit.loading import load, tokenizer_of
 from spotkit.registry import ADAPTERS, Registry
 from spotkit.testing.conformance import run_file
@@ -129,6 +129,26 @@ def test_adapter_by_name(folder: Path) -> None:
     assert load(folder, adapter="sdar").spec.fingerprint == load(SDAR).spec.fingerprint
     with pytest.raises(UnknownNameError, match="adapter='sdr'.*Did you mean 'sdar'"):
         load(folder, adapter="sdr")
+
+
+@pytest.mark.parametrize("name", [None, "broken"])
+def test_an_adapter_that_fails_hinders_no_other(monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
+    class Broken:
+        def matches(self, config: object) -> bool:
+            raise KeyError("mine")
+
+        def load(self, folder: Path, *, config: object, options: object) -> object:
+            return None
+
+    registry = Registry("adapter", "spotkit.adapters")
+    registry.register("broken", Broken())
+    monkeypatch.setattr("spotkit.loading.ADAPTERS", registry)
+    if name is None:
+        assert load(SDAR).spec.name == "sdar"
+        assert registry.failures["broken"] == "matches() raised KeyError: 'mine'"
+    else:
+        with pytest.raises(PartError, match="must return a target, got NoneType"):
+            load(SDAR, adapter=name)
 
 
 def test_two_adapters_that_know_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:

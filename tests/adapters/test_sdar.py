@@ -376,21 +376,3 @@ def test_truncated_weights(tmp_path: Path, size: int) -> None:
         file.truncate(size)
     with pytest.raises(CheckpointError, match="model.safetensors|weights cannot be loaded"):
         load(folder)
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"model_type": "sdar_moe", "architectures": ["SDARMoeForCausalLM"]}, "experts is not supported"),
-        ({"use_sliding_window": True}, "use_sliding_window=True"),
-        ({"head_dim": None}, "config.json lacks head_dim"),
-        ({"rope_theta": None}, "config.json lacks rope_theta"),
-        ({"hidden_size": "wide"}, "config.json does not fit Qwen3"),
-        ({"mask_token_id": None}, "mask_token_id=None"),
-        ({"mask_token_id": 118}, r"mask_token_id=118.*end tokens \[118, 117\]"),
-        ({"mask_token_id": 500}, "within the 120"),
-    ],
-)
-def test_wrong_config(tmp_path: Path, changes: dict[str, object], text: str) -> None:
-    with pytest.raises(CheckpointError, match=text):
-        load(copied(tmp_path / "c", **changes))
