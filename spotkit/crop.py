@@ -8,6 +8,7 @@ from __future__ import annotations
 import attrs
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from spotkit.types import Draft, Evidence, State, TargetSpec
 
@@ -31,15 +32,15 @@ class Crop:
         if self.begin is None:
             return draft
         whole = state.spread(draft.valid.shape[1])
-        width = whole.canvas.shape[-1]
-        inside = self.begin.view(-1, 1, 1) + torch.arange(draft.states.canvas.shape[-1], device=self.begin.device)
-        inside = inside.clamp(max=width - 1).expand_as(draft.states.canvas)
-        exists = draft.states.exists
-        canvas, committed = whole.canvas.clone(), whole.committed.clone()
-        # Positions beyond the canvas point at its last one, and must leave it as it is.
-        canvas.scatter_(-1, inside, torch.where(exists, draft.states.canvas, canvas.gather(-1, inside)))
-        committed.scatter_(-1, inside, torch.where(exists, draft.states.committed, committed.gather(-1, inside)))
-        return Draft(attrs.evolve(whole, canvas=canvas, committed=committed, step=draft.states.step), draft.valid)
+        made, width = draft.states, whole.canvas.shape[-1]
+        size = made.canvas.shape[-1]
+        index = self.begin.view(-1, 1, 1) + torch.arange(size, device=self.begin.device)
+        index = index.expand_as(made.canvas)
+        # Room behind the canvas takes what of the piece lies beyond it.
+        canvas, committed = (functional.pad(t, (0, size)) for t in (whole.canvas, whole.committed))
+        canvas = canvas.scatter(-1, index, made.canvas)[..., :width]
+        committed = committed.scatter(-1, index, made.committed)[..., :width]
+        return Draft(attrs.evolve(whole, canvas=canvas, committed=committed, step=made.step), draft.valid)
 
 
 def crop(state: State, evidence: Evidence, *, blocks: int, spec: TargetSpec) -> Crop:

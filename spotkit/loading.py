@@ -245,6 +245,8 @@ def _placement(value: Any) -> Any:
                 f"device_map={value!r}: give a device (cpu, cuda, cuda:0, mps), one of "
                 f"{', '.join(_PLACEMENTS)}, or a mapping of module names to devices"
             ) from error
+        if device.type == "meta":
+            raise ConfigError(f"device_map={value!r}: weights there hold no numbers; use cpu or cuda")
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ConfigError(f"device_map={value!r}: this torch sees no CUDA device; use cpu")
     return value

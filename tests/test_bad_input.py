@@ -115,6 +115,15 @@ def test_prompts_may_be_any_sequence_of_integers(prompt: Any) -> None:
     assert result.stats.new_tokens == 3
 
 
+def test_text_longer_than_the_target_was_made_for_is_told() -> None:
+    target = TableTarget(attrs.evolve(SPEC, max_length=4))
+    config = DecodeConfig(max_new_tokens=4)
+    with pytest.warns(UserWarning, match="max_new_tokens=4: the longest row may reach 5 tokens; .* was made for 4"):
+        long = decode(target, [[1]], strategy=STRATEGY, config=config)
+    short = decode(TableTarget(SPEC), [[1]], strategy=STRATEGY, config=config)
+    assert long.same_text(short)
+
+
 BAD_COUNTS = (0, -1, 1.0, True, "3", None)
 BAD_NUMBERS = ("1", None, True, float("nan"))
 
@@ -122,7 +131,7 @@ BAD_NUMBERS = ("1", None, True, float("nan"))
 @pytest.mark.parametrize(
     ("make", "field", "value"),
     [
-        *[(DecodeConfig, "max_new_tokens", v) for v in BAD_COUNTS],
+        *[(DecodeConfig, "max_new_tokens", v) for v in (*BAD_COUNTS, 2**31)],
         *[(DecodeConfig, "seed", v) for v in (-1, 2**63, 1.5, True, "1")],
         *[(DecodeConfig, "keyed_by", v) for v in ("Step", None, 1)],
         *[(DecodeConfig, "sampling", v) for v in (None, 0.7, {"temperature": 1})],

@@ -203,6 +203,7 @@ def test_a_case_that_fails_is_told(tmp_path: Path) -> None:
         ({"dtype": "int8"}, "dtype='int8': choose one of auto, bfloat16"),
         ({"dtype": torch.int64}, "dtype='int64': "),
         ({"device_map": "gpu"}, "device_map='gpu': give a device"),
+        ({"device_map": "meta"}, "device_map='meta': weights there hold no numbers"),
     ],
 )
 def test_options_that_are_refused(options: dict[str, object], message: str) -> None:

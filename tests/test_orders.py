@@ -101,6 +101,12 @@ def test_rules_that_count_steps_cannot_be_ordered(rule):
         Ordered(Static(), span=0)
 
 
+@pytest.mark.parametrize("rule", [5, None, "static", Static])
+def test_only_rules_can_be_ordered(rule):
+    with pytest.raises(ConfigError, match="rule="):
+        Ordered(rule)
+
+
 @given(step=st.integers(0, 9), seed=st.integers(0, 99), steps=st.integers(1, 8), left=st.integers(1, 8))
 def test_no_more_than_the_schedule_has_granted(step, seed, steps, left):
     state = state_of([True] * (8 - left) + [False] * left, step=step)

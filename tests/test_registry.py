@@ -155,6 +155,10 @@ def test_instances_are_taken_as_they_are() -> None:
         (lambda: strategy("freedave", depth=0), "depth=0: "),
         (lambda: strategy("freedave", budget=0), "budget=0: "),
         (lambda: make_rule("threshold", threshold="high"), "threshold='high': "),
+        (lambda: strategy("freedave", rule_options=[1]), "rule_options=[1]: give a mapping"),
+        (lambda: strategy("spot", target="embedded"), "target='embedded': give the loaded target"),
+        (lambda: strategy("spot", target=TableTarget), "target=<class"),
+        (lambda: strategy("spot", drafter=5), "drafter=5: give the folder"),
     ],
 )
 def test_options_that_are_refused(build, message: str) -> None:

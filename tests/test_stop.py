@@ -8,10 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spotkit.acceptance import StateEquality
 from spotkit.logprobs import Sampling
+from spotkit.loop import decode
 from spotkit.rules import Sequential, Static, Threshold
-from spotkit.settings import DecodeConfig
+from spotkit.settings import DecodeConfig, Strategy
 from spotkit.stop import finished, trim
+from spotkit.strategies.confidence_tree import ConfidenceTree
 from spotkit.strategies.freedave import FreeDave
 from spotkit.testing.cases import Case, cases, check_exact
 from spotkit.testing.targets import TableTarget
@@ -126,6 +129,20 @@ def test_finishing_the_block_does_not_change_the_text(case: Case) -> None:
         written = {p for step in long.log for p in step.positions}
         blocks = {step.block for step in long.log}
         assert written == {p for b in blocks for p in range(b, b + length) if p >= min(written)}
+
+
+def test_finishing_the_block_costs_a_tree_as_few_passes_as_a_text_without_end() -> None:
+    """The drafter is not told of end tokens that end nothing before the block does."""
+    target = TableTarget(TargetSpec("t", 6, 2, eos_ids=(), pad_id=0, block_length=6), seed=4, levels=6, smooth=0.9)
+    strategy = Strategy(Static(), ConfidenceTree(), StateEquality(), budget=6)
+    config = DecodeConfig(max_new_tokens=6, finish_block=True)
+    endless = decode(target, [[0, 1, 3, 4, 5, 0]], strategy=strategy, config=config)
+    assert endless.stats.passes < endless.stats.steps == 6
+    for end in endless.rows[0].tokens:
+        ended = attrs.evolve(target, spec=attrs.evolve(target.spec, eos_ids=(end,)))
+        result = decode(ended, [[0, 1, 3, 4, 5, 0]], strategy=strategy, config=config)
+        assert result.rows[0].finish_reason == "eos"
+        assert (result.rows[0].log, result.stats.passes) == (endless.rows[0].log, endless.stats.passes)
 
 
 @pytest.mark.parametrize("window", [1, 2])

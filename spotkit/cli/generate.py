@@ -52,6 +52,9 @@ def generate(
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     config = DecodeConfig(max_new_tokens=max_new_tokens, sampling=sampling, seed=seed)
     extra = options.parse_pairs("--strategy-option", strategy_option or [])
+    for taken in ("target", "rule", "acceptance", "budget", "window", "rule_options"):
+        if taken in extra:
+            raise ConfigError(f"--strategy-option {taken}: no option of a strategy; see --help for what sets it")
     rule_options = options.parse_pairs("--rule-option", rule_option or [])
     target = load_target(model, device_map=device_map, dtype=dtype, block_length=block_length, layout=layout)
     name = strategy or ("spot" if drafter is not None or _has_drafter(target) else "confidence_tree")
@@ -79,7 +82,7 @@ def _prompt(argument: str | None) -> str:
     Raises:
         ConfigError: there is none.
     """
-    if argument is None and sys.stdin.isatty():
+    if argument is None and (sys.stdin is None or sys.stdin.isatty()):
         raise ConfigError("prompt: give it as an argument, or pipe it in")
     text = sys.stdin.read().removesuffix("\n") if argument is None else argument
     if not text:

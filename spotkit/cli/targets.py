@@ -25,8 +25,12 @@ def encode(target: Target, text: str, *, raw: bool = False) -> list[int]:
 
     Raises:
         CheckpointError: the target has no tokenizer.
-        ConfigError: its tokenizer has no chat template.
+        ConfigError: its tokenizer has no chat template, or the text is none.
     """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"prompt={text!r}: not UTF-8 text; convert it") from error
     tokenizer = tokenizer_of(target)
     if raw:
         return list(tokenizer.encode(text, add_special_tokens=False))

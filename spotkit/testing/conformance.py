@@ -6,7 +6,6 @@ checkpoint lies relative to the folder above the case file's.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -18,12 +17,12 @@ from torch import Tensor
 from spotkit.build import strategy
 from spotkit.capabilities import device_of
 from spotkit.errors import CheckpointError
-from spotkit.loading import adapter_of, load
+from spotkit.loading import adapter_of, load, read_json
 from spotkit.loop import decode
 from spotkit.protocols import Target
 from spotkit.results import RowResult
 from spotkit.settings import DecodeConfig
-from spotkit.testing.official import Case, Reading, read
+from spotkit.testing.official import Case, Reading, entries_of, read
 from spotkit.types import TargetSpec
 
 
@@ -110,19 +109,21 @@ def run_file(
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read as a case file ({error})") from error
-    if not isinstance(content, dict) or not {"family", "checkpoint", "cases"} <= content.keys():
-        raise CheckpointError(f"{path}: not a case file; it must have family, checkpoint and cases")
+    content = read_json(path)
+    kinds = {"family": str, "checkpoint": str, "cases": list}
+    if not all(isinstance(content.get(name), kind) for name, kind in kinds.items()):
+        raise CheckpointError(f"{path}: not a case file; it must have family, checkpoint and a list of cases")
+    if not all(isinstance(case, dict) and isinstance(case.get("id"), str) for case in content["cases"]):
+        raise CheckpointError(f"{path}: every case must be an object with an id; complete the case file")
     return content
 
 
 def _difference(target: Target, case: Case, reading: Reading) -> str | None:
     """The first way in which decoding `case` differs from what was expected."""
-    prompts, expected = _rows(case)
-    ends = [_end(len(prompt), case, reading) for prompt in prompts]
+    with entries_of(case):
+        prompts, expected = _rows(case)
+        ends = [_end(len(prompt), case, reading) for prompt in prompts]
+        calls = int(case.get("forward_calls", 2**63))  # some official code was not counted
     spec = attrs.evolve(target.spec, eos_ids=reading.eos_ids)
     result = decode(
         Respecified(target, spec),
@@ -135,16 +136,15 @@ def _difference(target: Target, case: Case, reading: Reading) -> str | None:
         difference = _compare(got[: reading.end], ids[: reading.end], spec.mask_id, case)
         if difference is not None:
             return difference
-    calls = case.get("forward_calls")
     passes = result.stats.passes
-    return f"{passes} passes, the official loop {calls}" if calls is not None and passes > calls else None
+    return f"{passes} passes, the official loop {calls}" if passes > calls else None
 
 
 def _rows(case: Case) -> tuple[list[list[int]], list[list[int]]]:
     """Prompts and expected ids of a case, without padding; most cases have one of each."""
     if "attention_mask" not in case:
         prompt, expected = case["prompt_ids"], case["expected_ids"]
-        return [prompt], [expected if case["output_includes_prompt"] else prompt + expected]
+        return [prompt], [[*expected] if case["output_includes_prompt"] else prompt + expected]
     padding = [mask.count(0) for mask in case["attention_mask"]]
     prompts, expected = (
         [ids[skip:] for ids, skip in zip(case[name], padding, strict=True)] for name in ("prompt_ids", "expected_ids")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import attrs
 
-from spotkit.errors import CheckpointError, ConfigError
+from spotkit.errors import CheckpointError, ConfigError, SpotkitError
 from spotkit.protocols import DecodingRule
 from spotkit.rules import Measure, Ordered, Sequential, Static, Threshold
 
@@ -47,12 +48,23 @@ def read(case: Case) -> Reading:
 
     Raises:
         ConfigError: a function, rule or sampling that spotkit does not know from official generators.
-        CheckpointError: a case without an entry that its function needs.
+        CheckpointError: an entry that its function needs is missing or of the wrong type.
     """
-    try:
+    with entries_of(case):
         return _read(case)
+
+
+@contextlib.contextmanager
+def entries_of(case: Case) -> Iterator[None]:
+    """Says which case it is whose entries cannot be used."""
+    try:
+        yield
+    except SpotkitError as error:
+        raise type(error)(f"case {case.get('id')}: {error}") from error
     except KeyError as error:
         raise CheckpointError(f"case {case.get('id')}: lacks {error}; complete the case file") from error
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise CheckpointError(f"case {case.get('id')}: an entry of the wrong type ({error}); mend it") from error
 
 
 def _read(case: Case) -> Reading:

@@ -78,6 +78,11 @@ def test_standard_input_and_raw(spotkit, model):
         (("Hi", "--layout", "heap"), "layout='heap': choose one of tree, batch"),
         (("Hi", "--dtype", "int8"), "dtype='int8': choose one of"),
         (("Hi", "--block-length", "0"), "block_length=0"),
+        (("Hi", "--strategy-option", "budget=4"), "--strategy-option budget: no option of a strategy"),
+        (("Hi", "--strategy-option", "target=4"), "--strategy-option target: no option of a strategy"),
+        (("Hi", "--strategy", "spot", "--strategy-option", "drafter=5"), "drafter=5: give the folder"),
+        (("Hi\udcff",), "not UTF-8 text"),
+        (("Hi", "--device-map", "meta"), "device_map='meta': weights there hold no numbers"),
     ],
 )
 def test_errors_are_one_line_and_status_2(spotkit, tiny, tmp_path, arguments, error):
@@ -109,3 +114,10 @@ def test_a_real_process_reads_a_pipe_and_fails_without_a_traceback(model):
     done = subprocess.run([*command, "--top-p", "2"], input="Hi", capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: top_p=2.0: give a number in (0, 1] (1 keeps all tokens)\n"
+
+
+def test_closed_standard_input_is_no_prompt(model):
+    command = f'"{sys.executable}" -m spotkit generate --model "{model}" <&-'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: prompt: give it as an argument, or pipe it in\n"
