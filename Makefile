@@ -49,6 +49,7 @@ $(BIN)/python:
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing spotkit and what it needs into $(VENV); the first time takes minutes"
+	@rm -rf spotkit.egg-info
 	$(PIP) --editable '.[cli,test,train]'
 	@touch $@
 
