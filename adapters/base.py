@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import attrs
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from spotkit.errors import ConfigError
+from spotkit.presets import Preset
 from spotkit.types import TargetSpec
 
 Layout = Literal["tree", "batch"]
@@ -31,6 +33,7 @@ class Native:
         layout: how `K` states share a pass: "tree", one sequence per row with a block-diagonal mask, or
             "batch", one sequence per state. The logits are equal up to the kernels' rounding.
         shift: 1 if the logits at a position score the token after it, else 0.
+        presets: how the family's official generator decodes; see `Preset`.
     """
 
     spec: TargetSpec
@@ -38,6 +41,7 @@ class Native:
     tokenizer: Any = None
     layout: Layout = "tree"
     shift: int = 0
+    presets: Mapping[str, Preset] = attrs.field(factory=dict)
 
     @property
     def device(self) -> torch.device:

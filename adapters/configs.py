@@ -133,7 +133,7 @@ def spec_of(
     options: LoadOptions,
     block_length: int,
     mask_id: int | None = None,
-    block_grid: Literal["absolute", "prompt"] = "absolute",
+    block_grid: Literal["absolute", "prompt", "answer"] = "absolute",
     attention: Literal["block_causal", "full"] = "block_causal",
     cache: str,
 ) -> TargetSpec:

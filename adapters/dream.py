@@ -15,6 +15,7 @@ import attrs
 from spotkit.loading import LoadOptions
 from spotkit.protocols import Target
 
+from . import presets
 from .configs import names_of, refuse, same, sizes_of
 from .refreshed import load_bidirectional
 
@@ -29,7 +30,7 @@ CHOICES = {
 }
 """Sizes of the Qwen2 architecture."""
 _MASK_ID = 151666
-_BLOCK_LENGTH = 32  # Fast-dLLM's; Dream itself has one block per answer
+_BLOCK_LENGTH = 32  # Fast-dLLM with a cache; Dream itself has one block per answer
 
 
 @attrs.frozen(eq=False)
@@ -60,7 +61,8 @@ class Dream:
             config=config,
             sizes=sizes,
             options=options,
-            block_length=_BLOCK_LENGTH,
+            block_length=None if options.cache in (None, "none") else _BLOCK_LENGTH,
             mask_id=_MASK_ID,
+            known=lambda cache: presets.dream(options.name, cache),
             shift=1,
         )

@@ -15,6 +15,7 @@ import attrs
 
 from spotkit.loading import LoadOptions
 
+from . import presets
 from .base import computed_in
 from .block_causal import BlockCausal
 from .configs import cache_of, names_of, native_config, refuse, sizes_of, spec_of
@@ -60,4 +61,5 @@ class FastDLLMv2(BlockCausal):
         )
         native = native_config(Qwen2Config, folder, config, sizes)
         model = load_model(Qwen2ForCausalLM, folder, config=native, options=options)
-        return cls(computed_in(spec, model), model, tokenizer, options.layout, shift=1)
+        known = presets.preferred(folder, config, presets.fast_dllm_v2())
+        return cls(computed_in(spec, model), model, tokenizer, options.layout, shift=1, presets=known)

@@ -14,6 +14,7 @@ import attrs
 from spotkit.loading import LoadOptions
 from spotkit.protocols import Target
 
+from . import presets
 from .configs import names_of, refuse, sizes_of
 from .refreshed import load_bidirectional
 
@@ -94,5 +95,6 @@ class LLaDA:
             options=options,
             block_length=_BLOCK_LENGTH,
             mask_id=_MASK_ID,
+            known=lambda _: presets.llada(),
             names=NAMES,
         )

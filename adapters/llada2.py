@@ -15,6 +15,7 @@ from torch import Tensor
 from spotkit.errors import CheckpointError
 from spotkit.loading import LoadOptions
 
+from . import presets
 from .base import computed_in
 from .block_causal import BlockCausal
 from .configs import cache_of, names_of, native_config, refuse, same, sizes_of, spec_of
@@ -96,7 +97,8 @@ class LLaDA2(BlockCausal):
         )
         native = native_config(Glm4MoeConfig, folder, config, sizes | {"num_nextn_predict_layers": 0})
         model = load_model(Glm4MoeForCausalLM, folder, config=native, options=options, convert=converter(sizes))
-        return cls(computed_in(spec, model), model, tokenizer, options.layout)
+        known = presets.preferred(folder, config, presets.llada2())
+        return cls(computed_in(spec, model), model, tokenizer, options.layout, presets=known)
 
 
 def converter(sizes: Mapping[str, Any]) -> Callable[[str, Tensor], Iterator[tuple[str, Tensor]]]:

@@ -16,6 +16,7 @@ import attrs
 from spotkit.loading import LoadOptions
 from spotkit.protocols import Target
 
+from . import presets
 from .configs import names_of, refuse, same, sizes_of
 from .refreshed import load_bidirectional
 
@@ -79,4 +80,5 @@ class LLaDAMoE:
             options=options,
             block_length=_BLOCK_LENGTH,
             mask_id=_MASK_ID,
+            known=lambda _: presets.llada(),
         )

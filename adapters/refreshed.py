@@ -13,7 +13,7 @@ Shapes: `B` rows, `K` states per row, `L` block length, `T` positions of prompt 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ from .base import Native, check_rows, computed_in, shifted
 from .bidirectional import Bidirectional, check_heads
 from .configs import cache_of, native_config, spec_of
 from .files import load_model, load_tokenizer
+from .presets import Presets, preferred
 
 Kept = Literal["prefix", "dual"]
 Layers = dict[int, tuple[Tensor, Tensor]]
@@ -255,8 +256,9 @@ def load_bidirectional(
     config: Mapping[str, Any],
     sizes: Mapping[str, Any],
     options: LoadOptions,
-    block_length: int,
+    block_length: int | None,
     mask_id: int,
+    known: Callable[[str], Presets],
     names: Mapping[str, str] | None = None,
     shift: int = 0,
 ) -> Bidirectional | Refreshed:
@@ -270,8 +272,9 @@ def load_bidirectional(
         config: the checkpoint's `config.json`.
         sizes: what `sizes_of` read from it.
         options: how to load.
-        block_length: the family's, where the options say nothing.
+        block_length: the family's, where the options say nothing; None if the answer is one block.
         mask_id: the same.
+        known: the family's presets under a cache.
         names: see `load_model`.
         shift: see `Native`.
 
@@ -281,21 +284,24 @@ def load_bidirectional(
     """
     cache = cache_of(options.cache, ("none", "prefix", "dual"), name=family)
     tokenizer = load_tokenizer(folder)
+    whole = block_length is None and options.block_length is None
     spec = spec_of(
         folder,
         config,
         tokenizer,
         sizes=sizes,
         options=options,
-        block_length=block_length,
+        block_length=sizes["max_position_embeddings"] if block_length is None else block_length,
         mask_id=mask_id,
-        block_grid="prompt",
+        block_grid="answer" if whole else "prompt",
         attention="full",
         cache=cache,
     )
     built = native_config(native, folder, config, sizes)
     model = load_model(kind, folder, config=built, options=options, names=names)
     spec = computed_in(spec, model)
+    presets = preferred(folder, config, known(cache))
     if cache == "none":
-        return Bidirectional(spec, model, tokenizer, options.layout, shift)
-    return Refreshed(spec, model, tokenizer, options.layout, shift, "prefix" if cache == "prefix" else "dual")
+        return Bidirectional(spec, model, tokenizer, options.layout, shift, presets)
+    kept: Kept = "prefix" if cache == "prefix" else "dual"
+    return Refreshed(spec, model, tokenizer, options.layout, shift, presets, kept)

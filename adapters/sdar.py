@@ -14,6 +14,7 @@ import attrs
 from spotkit.errors import CheckpointError
 from spotkit.loading import LoadOptions
 
+from . import presets
 from .base import computed_in
 from .block_causal import BlockCausal
 from .configs import cache_of, names_of, native_config, refuse, same, sizes_of, spec_of
@@ -68,4 +69,5 @@ class SDAR(BlockCausal):
         spec = spec_of(folder, config, tokenizer, sizes=sizes, options=options, block_length=length, cache=cache)
         native = native_config(Qwen3Config, folder, config, sizes)
         model = load_model(Qwen3ForCausalLM, folder, config=native, options=options)
-        return cls(computed_in(spec, model), model, tokenizer, options.layout)
+        known = presets.preferred(folder, config, presets.sdar(options.name))
+        return cls(computed_in(spec, model), model, tokenizer, options.layout, presets=known)

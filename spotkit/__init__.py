@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         DraftError,
         MismatchError,
         NonFiniteLogitsError,
+        PartError,
         SpotkitError,
         StalledError,
         UnknownNameError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from spotkit.loading import load
     from spotkit.logprobs import Sampling
     from spotkit.loop import decode, stream
+    from spotkit.presets import Preset, presets_of
     from spotkit.results import Result, Stats
     from spotkit.rules import Sequential, Static, Threshold
     from spotkit.sampler import Sampler
@@ -43,6 +45,7 @@ _HOME = {
         "DraftError",
         "MismatchError",
         "NonFiniteLogitsError",
+        "PartError",
         "SpotkitError",
         "StalledError",
         "UnknownNameError",
@@ -50,6 +53,7 @@ _HOME = {
     "loading": ("load",),
     "logprobs": ("Sampling",),
     "loop": ("decode", "stream"),
+    "presets": ("Preset", "presets_of"),
     "results": ("Result", "Stats"),
     "rules": ("Sequential", "Static", "Threshold"),
     "sampler": ("Sampler",),
@@ -71,6 +75,8 @@ __all__ = [
     "Guarantee",
     "MismatchError",
     "NonFiniteLogitsError",
+    "PartError",
+    "Preset",
     "Result",
     "Sampler",
     "Sampling",
@@ -89,6 +95,7 @@ __all__ = [
     "__version__",
     "decode",
     "load",
+    "presets_of",
     "strategy",
     "stream",
 ]

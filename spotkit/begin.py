@@ -9,8 +9,9 @@ import attrs
 import torch
 from torch import Tensor
 
-from spotkit import stop
+from spotkit import build, stop
 from spotkit.errors import ConfigError
+from spotkit.presets import default_preset
 from spotkit.protocols import Target
 from spotkit.sampler import Sampler
 from spotkit.settings import DecodeConfig, Strategy, guarantee_of
@@ -45,19 +46,25 @@ class Job:
         )
 
 
-def check_parts(target: Target, strategy: Strategy, config: DecodeConfig) -> DecodeConfig:
-    """The configuration, with a seed.
+def check_parts(
+    target: Target, strategy: Strategy | None, config: DecodeConfig | None
+) -> tuple[Strategy, DecodeConfig]:
+    """The strategy, and the configuration with a seed; what is None is the target's own.
 
     Raises:
         ConfigError: one of the three is something else.
     """
     if isinstance(target, type) or not isinstance(target, Target):
         raise ConfigError(f"target={target!r}: give an instance that follows the Target protocol")
+    if strategy is None:
+        strategy = build.strategy(target=target)
+    if config is None:
+        config = default_preset(target).config
     if not isinstance(strategy, Strategy):
         raise ConfigError(f"strategy={strategy!r}: give a Strategy: rule, drafter and acceptance rule together")
     if not isinstance(config, DecodeConfig):
         raise ConfigError(f"config={config!r}: give a DecodeConfig")
-    return config.seeded()
+    return strategy, config.seeded()
 
 
 def check_prompts(prompts: Sequence[Sequence[int] | Tensor], spec: TargetSpec) -> list[Tensor]:

@@ -8,20 +8,21 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from spotkit.acceptance import StateEquality
-from spotkit.errors import ConfigError
+from spotkit.errors import ConfigError, SpotkitError
+from spotkit.presets import default_preset
 from spotkit.protocols import AcceptanceRule, DecodingRule, Drafter, Target
 from spotkit.registry import RULES, STRATEGIES
 from spotkit.settings import Strategy
 
-_PLAIN = "plain"
+_PLAIN, _TRAINED, _UNTRAINED = "plain", "spot", "confidence_tree"
 
 
 def strategy(
-    name: str | Drafter,
+    name: str | Drafter | None = None,
     /,
     *,
     target: Target | None = None,
-    rule: str | DecodingRule = "static",
+    rule: str | DecodingRule | None = None,
     acceptance: AcceptanceRule | None = None,
     budget: int = 8,
     window: int = 1,
@@ -31,9 +32,11 @@ def strategy(
     """The strategy of that name: its drafter with a decoding rule and an acceptance rule.
 
     Args:
-        name: an installed strategy, or a drafter of your own.
-        target: the target it will serve, for drafters that are made for one.
-        rule: an installed rule, or one of your own.
+        name: an installed strategy, or a drafter of your own. None takes "spot" for a target that a drafter ships
+            for, and "confidence_tree", which needs none, for all others.
+        target: the target it will serve, for drafters that are made for one, and for its rule.
+        rule: an installed rule, or one of your own. None takes the rule of the target's own generator, or "static"
+            without a target.
         acceptance: by default `StateEquality`, which keeps the plain decoder's text.
         budget: states scored per row and pass; "plain" drafts nothing and always has 1.
         window: blocks per canvas.
@@ -46,6 +49,11 @@ def strategy(
     """
     if rule_options is not None and not isinstance(rule_options, Mapping):
         raise ConfigError(f"rule_options={rule_options!r}: give a mapping of option names to values")
+    _check_target(target)
+    if rule is None:
+        rule = "static" if target is None else default_preset(target).rule
+    if name is None:
+        name = default_name(target)
     return Strategy(
         rule=make_rule(rule, **(rule_options or {})),
         drafter=make_drafter(name, target=target, **options),
@@ -53,6 +61,17 @@ def strategy(
         budget=1 if name == _PLAIN else budget,
         window=window,
     )
+
+
+def default_name(target: Target | None) -> str:
+    """The strategy for a target if none is named: the trained one where a drafter ships for it."""
+    try:
+        if target is not None:
+            make_drafter(_TRAINED, target=target).init(target.spec, batch_size=1)
+            return _TRAINED
+    except SpotkitError:
+        pass
+    return _UNTRAINED
 
 
 def make_rule(rule: str | DecodingRule, /, **options: Any) -> DecodingRule:
@@ -80,8 +99,7 @@ def make_drafter(drafter: str | Drafter, /, *, target: Target | None = None, **o
     if not isinstance(drafter, str):
         _no_options("strategy", drafter, options)
         return drafter
-    if target is not None and (isinstance(target, type) or not isinstance(target, Target)):
-        raise ConfigError(f"target={target!r}: give the loaded target, as spotkit.load returns it")
+    _check_target(target)
     factory = STRATEGIES.get(drafter)
     given = {"target": target} if "target" in _parameters(factory) else {}
     return cast(Drafter, _make(factory, f"strategy {drafter!r}", options, given))
@@ -90,6 +108,11 @@ def make_drafter(drafter: str | Drafter, /, *, target: Target | None = None, **o
 def allowed(factory: Callable[..., Any]) -> tuple[str, ...]:
     """Names of the options that a drafter's or rule's factory takes; `target` is not one."""
     return tuple(name for name in _parameters(factory) if name != "target")
+
+
+def _check_target(target: Target | None) -> None:
+    if target is not None and (isinstance(target, type) or not isinstance(target, Target)):
+        raise ConfigError(f"target={target!r}: give the loaded target, as spotkit.load returns it")
 
 
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

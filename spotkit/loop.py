@@ -26,8 +26,8 @@ def decode(
     target: Target,
     prompts: Sequence[Sequence[int] | Tensor],
     *,
-    strategy: Strategy,
-    config: DecodeConfig = DecodeConfig(),
+    strategy: Strategy | None = None,
+    config: DecodeConfig | None = None,
     row_ids: Sequence[int] | None = None,
 ) -> Result:
     """Decodes a batch of prompts to the end.
@@ -35,8 +35,9 @@ def decode(
     Args:
         target: the model.
         prompts: token ids of each row; the lengths may differ.
-        strategy: rule, drafter, acceptance, budget and window.
-        config: length, sampling, seed.
+        strategy: rule, drafter, acceptance, budget and window. None takes the rule with which the target's own
+            generator decodes, and the drafter that `spotkit.strategy` would take for it.
+        config: length, sampling, seed. None takes those of the target's own generator.
         row_ids: keys each row's noise; by default its index. A row decoded alone under the same id and
             seed gives the same text as in a batch.
 
@@ -45,7 +46,7 @@ def decode(
         NonFiniteLogitsError: the target returned NaN or infinity where a decision was due.
         PartError, StalledError: a part returned something that its protocol does not allow.
     """
-    config = check_parts(target, strategy, config)
+    strategy, config = check_parts(target, strategy, config)
     events = stream(target, prompts, strategy=strategy, config=config, row_ids=row_ids)
     collector = Collector.of(len(prompts))
     for event in events:
@@ -68,20 +69,20 @@ def results_of(
         )
         stats = attrs.evolve(collector.counts[row], new_tokens=len(tokens))
         rows.append(RowResult(tokens, reason, tuple(collector.logs[row]), tuple(collector.passes[row]), stats))
-    return Result(tuple(rows), guarantee_of(strategy), config.seed or 0)
+    return Result(tuple(rows), guarantee_of(strategy), config.seed or 0, spec.variant or spec.cache)
 
 
 def stream(
     target: Target,
     prompts: Sequence[Sequence[int] | Tensor],
     *,
-    strategy: Strategy,
-    config: DecodeConfig = DecodeConfig(),
+    strategy: Strategy | None = None,
+    config: DecodeConfig | None = None,
     row_ids: Sequence[int] | None = None,
 ) -> Iterator[Event]:
     """Decodes like `decode`, yielding one event per pass."""
-    config = check_parts(target, strategy, config)
-    spec = target.spec
+    strategy, config = check_parts(target, strategy, config)
+    spec = target.spec.for_answer(config.max_new_tokens)
     ids = check_prompts(prompts, spec)
     # A block that is decoded to its end is not ended by an end token, so no draft may stop there.
     shown = attrs.evolve(spec, eos_ids=()) if config.finish_block else spec

@@ -73,11 +73,19 @@ class RowResult:
 
 @attrs.frozen
 class Result:
-    """All rows of one decode, the guarantee it had and the seed that repeats it."""
+    """All rows of one decode, and what it promises.
+
+    Attributes:
+        rows: one per prompt.
+        guarantee: what the text is worth, measured against plain decoding of the same target.
+        seed: repeats the decode.
+        cache: the cache under which the target was run; with an approximate one it is a target of its own.
+    """
 
     rows: tuple[RowResult, ...]
     guarantee: Guarantee
     seed: int
+    cache: str
 
     @property
     def stats(self) -> Stats:

@@ -43,10 +43,13 @@ class TargetSpec:
     eos_ids: tuple[int, ...] = attrs.field(validator=instance(tuple))
     pad_id: int = attrs.field(validator=instance(int))
     block_length: int = attrs.field(validator=positive)
-    block_grid: Literal["absolute", "prompt"] = attrs.field(
-        default="absolute", validator=one_of("absolute", "prompt")
+    block_grid: Literal["absolute", "prompt", "answer"] = attrs.field(
+        default="absolute", validator=one_of("absolute", "prompt", "answer")
     )
-    """Where blocks begin: at multiples of the block length from position 0, or at the end of the prompt."""
+    """Where blocks begin: at multiples of the block length from position 0, or at the end of the prompt.
+
+    With `"answer"` the whole answer is one block, whatever its length.
+    """
     attention: Literal["block_causal", "full"] = attrs.field(
         default="block_causal", validator=one_of("block_causal", "full")
     )
@@ -62,7 +65,6 @@ class TargetSpec:
     """Number of ids the tokenizer knows, if smaller than `vocab_size`; wider ids are never written."""
     max_length: int | None = attrs.field(default=None, validator=optional(positive))
     """Positions the model was made for, if known; a longer text is decoded with a warning."""
-    default_rule: str = attrs.field(default="static", validator=instance(str))
     fingerprint: str = attrs.field(default="", validator=instance(str))
     """Identifies the weights, so that a trained drafter can tell its target."""
 
@@ -78,11 +80,22 @@ class TargetSpec:
                 raise ConfigError(f"eos_ids={self.eos_ids!r}: give ids from 0 to {self.vocab_size - 1}")
             if token == self.mask_id:
                 raise ConfigError(f"eos_ids={self.eos_ids!r}: the mask id {token} cannot end a text")
-        if self.attention == "full" and self.block_grid != "prompt":
+        if self.attention == "full" and self.block_grid == "absolute":
             raise ConfigError(
                 f"block_grid={self.block_grid!r}: with attention='full' every row of a batch needs a canvas of the "
-                "same length, so blocks must begin at the end of the prompt; use block_grid='prompt'"
+                "same length, so blocks must begin at the end of the prompt; use block_grid='prompt' or 'answer'"
             )
+        if self.block_grid == "answer" and not self.whole_answer:
+            raise ConfigError(
+                f"block_grid='answer': attention={self.attention!r} and cache={self.cache!r} need blocks of one "
+                "length; use block_grid='prompt' or 'absolute'"
+            )
+
+    def for_answer(self, max_new_tokens: int) -> TargetSpec:
+        """The spec with the block length that an answer of so many tokens has."""
+        if self.block_grid != "answer":
+            return self
+        return attrs.evolve(self, block_grid="prompt", block_length=max_new_tokens)
 
     @property
     def whole_answer(self) -> bool:

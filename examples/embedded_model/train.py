@@ -98,6 +98,7 @@ def sdar_config(tokenizer) -> dict:
         "torch_dtype": "bfloat16",
         "use_cache": True,
         "vocab_size": len(tokenizer),
+        "spotkit": {"preset": "low_confidence_static", "temperature": 0.0},
     }
 
 

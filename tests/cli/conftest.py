@@ -47,7 +47,8 @@ def write_model(folder):
     extra = {"rope_theta": 10000.0, "max_position_embeddings": 4096, "attention_bias": False, "hidden_act": "silu"}
     ids = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 0, "mask_token_id": 3}
     config = {"model_type": "sdar", "architectures": ["SDARForCausalLM"], "block_size": 4, "torch_dtype": "float32"}
-    (folder / "config.json").write_text(json.dumps({**config, **sizes, **extra, **ids, "rope_scaling": None}))
+    own = {"rope_scaling": None, "spotkit": {"preset": "low_confidence_static", "temperature": 0.0}}
+    (folder / "config.json").write_text(json.dumps({**config, **sizes, **extra, **ids, **own}))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2], "pad_token_id": 0}))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

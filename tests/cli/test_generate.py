@@ -22,7 +22,7 @@ def test_text_to_stdout_and_a_summary_to_stderr(spotkit, model):
 def test_json(spotkit, model):
     result = spotkit("generate", "Hi", "--model", model, "--json", "--temperature", 1, "--seed", 5, *SHORT)
     found = json.loads(result.stdout)
-    assert set(found) == {"text", "strategy", "tokens", "finish_reason", "guarantee", "seed", "stats"}
+    assert set(found) == {"text", "strategy", "tokens", "finish_reason", "guarantee", "cache", "seed", "stats"}
     assert (found["seed"], found["guarantee"], len(found["tokens"])) == (5, "EXACT_PATH", 10)
     assert found["stats"]["passes"] * found["stats"]["steps_per_pass"] == pytest.approx(found["stats"]["steps"])
     assert result.stderr == ""
@@ -71,8 +71,13 @@ def test_standard_input_and_raw(spotkit, model):
         (("Hi", "--strategy", "sopt"), "Did you mean 'spot'?"),
         (("Hi", "--rule", "stati"), "Did you mean 'static'?"),
         (("Hi", "--rule-option", "steps"), "write name=value"),
-        (("Hi", "--rule-option", "stepz=3"), "it takes steps_per_block, confidence"),
-        (("Hi", "--rule-option", "confidence=raw", "--rule-option", "confidence=raw"), "given twice"),
+        (("Hi", "--rule-option", "steps_per_block=3"), "say which --rule takes it"),
+        (("Hi", "--preset", "dynamic"), "preset='dynamic': other has low_confidence_static, low_confidence_dynamic"),
+        (("Hi", "--rule", "static", "--rule-option", "stepz=3"), "it takes steps_per_block, confidence"),
+        (
+            ("Hi", "--rule", "static", "--rule-option", "confidence=raw", "--rule-option", "confidence=raw"),
+            "given twice",
+        ),
         (("Hi", "--strategy", "spot"), "make one with `spotkit train-drafter`"),
         (("Hi", "--drafter", "nowhere"), "drafter='nowhere'"),
         (("Hi", "--layout", "heap"), "layout='heap': choose one of tree, batch"),
