@@ -10,20 +10,10 @@ from pathlib import Path
 import attrs
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from spotkit.acceptance import StateEquality
 from spotkit.errors import CheckpointError, ConfigError
 from spotkit.loading import load
-from spotkit.logprobs import Sampling
-from spotkit.loop import decode
-from spotkit.rules import Static, Threshold
-from spotkit.settings import DecodeConfig, Strategy
-from spotkit.strategies.confidence_tree import ConfidenceTree
-from spotkit.strategies.freedave import FreeDave
-from spotkit.strategies.plain import Plain
 from spotkit.testing.conformance import run_file
 
 DATA = Path(__file__).parent.parent / "data" / "conformance"
@@ -154,29 +144,6 @@ def test_the_caches_are_approximations_that_differ():
         assert of.spec.cache == ("none" if cache == "none" else "approximate")
     none, prefix, dual = logits
     assert min((none - prefix).abs().max(), (none - dual).abs().max(), (prefix - dual).abs().max()) > 1e-3
-
-
-@pytest.mark.parametrize(("family", "cache"), PARTS)
-@settings(max_examples=3)
-@given(
-    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=3),
-    temperature=st.sampled_from([0.0, 1.0]),
-    layout=st.sampled_from(["tree", "batch"]),
-    rule=st.sampled_from([Static(), Static(2), Threshold(0.3, comparator=">=", fallback="best")]),
-    drafter=st.sampled_from([FreeDave(), ConfidenceTree()]),
-    window=st.integers(1, 3),
-    seed=st.integers(0, 99),
-)
-def test_drafting_keeps_text_and_log(family, cache, lengths, temperature, layout, rule, drafter, window, seed):
-    of = target(family, cache, "sdpa", layout)
-    prompts = [ids(n, seed=seed + i) for i, n in enumerate(lengths)]
-    config = DecodeConfig(max_new_tokens=11, sampling=Sampling(temperature=temperature), seed=seed)
-    plain = decode(of, prompts, strategy=Strategy(rule, Plain(), StateEquality()), config=config)
-    drafted = decode(of, prompts, strategy=Strategy(rule, drafter, StateEquality(), window=window), config=config)
-    assert [row.log for row in drafted.rows] == [row.log for row in plain.rows]
-    assert [row.tokens for row in drafted.rows] == [row.tokens for row in plain.rows]
-    assert all(row.tokens for row in plain.rows)
-    assert drafted.stats.passes <= plain.stats.passes
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)

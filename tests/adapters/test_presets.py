@@ -68,9 +68,7 @@ def test_presets_do_what_the_official_runs_did(family: str) -> None:
 def test_a_target_decodes_with_no_further_words(family: str, cache: str) -> None:
     target = target_of(family, cache)
     config = default_preset(target).config
-    result = decode(
-        target, [[5, 6, 7, 8, 9]], config=attrs.evolve(config, max_new_tokens=40)
-    )
+    result = decode(target, [[5, 6, 7, 8, 9]], config=attrs.evolve(config, max_new_tokens=40))
     assert result.cache == cache
     assert 0 < len(result.rows[0].tokens) <= 40
     if family == "dream" and cache == "none":
