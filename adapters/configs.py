@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, TypeGuard
 
 from spotkit.errors import CheckpointError, ConfigError
 from spotkit.loading import LoadOptions, read_json
 from spotkit.types import TargetSpec
 
-from .files import fingerprint, known_ids
+from .files import known_ids
 
 _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("rms_norm_eps", "routed_scaling_factor"), (int, float)),
@@ -124,58 +124,75 @@ def rope_of(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     return {"rope_type": scaling.pop("type", "default"), "rope_theta": config.get("rope_theta"), **scaling}
 
 
+def generation_of(folder: Path) -> Mapping[str, Any]:
+    """The checkpoint's `generation_config.json`, or nothing.
+
+    Raises:
+        CheckpointError: the file holds something else than an object.
+    """
+    path = folder / "generation_config.json"
+    return read_json(path) if path.is_file() else {}
+
+
 def spec_of(
-    folder: Path,
+    origin: str | Path,
     config: Mapping[str, Any],
+    generation: Mapping[str, Any],
     tokenizer: Any,
     *,
     sizes: Mapping[str, Any],
     options: LoadOptions,
-    block_length: int,
-    mask_id: int | None = None,
-    block_grid: Literal["absolute", "prompt", "answer"] = "absolute",
-    attention: Literal["block_causal", "full"] = "block_causal",
+    block_length: int | None,
+    mask_id: int | None,
+    full: bool,
     cache: str,
 ) -> TargetSpec:
-    """The spec of a checkpoint.
+    """The spec of a model.
 
-    `block_length` and `mask_id` are what the family has where the options say nothing, the latter also after the
-    config and the tokenizer.
+    Args:
+        origin: for the messages.
+        config: its `config.json`.
+        generation: its `generation_config.json`.
+        tokenizer: its tokenizer, or None.
+        sizes: `vocab_size` and `max_position_embeddings`.
+        options: how it is to be loaded; they go before all else.
+        block_length: the family's; None if the answer is one block.
+        mask_id: what the family has where neither config nor tokenizer says.
+        full: whether every position sees all others.
+        cache: what the family calls its way of caching.
 
     Raises:
-        CheckpointError: there is no sensible mask id, or the weights are missing or damaged.
+        CheckpointError: there is no sensible mask id or end token.
     """
     vocab_size: int = sizes["vocab_size"]
-    path = folder / "generation_config.json"
-    generation = read_json(path) if path.is_file() else {}
     eos = generation.get("eos_token_id", config.get("eos_token_id"))
     eos_ids = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
     if not all(_is_id(token, vocab_size) for token in eos_ids):
         raise CheckpointError(
-            f"{folder}: eos_token_id={eos!r}; give token ids within the {vocab_size} of the vocabulary, in "
+            f"{origin}: eos_token_id={eos!r}; give token ids within the {vocab_size} of the vocabulary, in "
             "generation_config.json or config.json"
         )
     known_masks = (options.mask_id, config.get("mask_token_id"), getattr(tokenizer, "mask_token_id", None), mask_id)
     mask = next((m for m in known_masks if m is not None), None)
     if not _is_id(mask, vocab_size) or mask in eos_ids:
         raise CheckpointError(
-            f"{folder}: mask_token_id={mask!r}; give the mask token's id, in config.json or as mask_id when loading, "
+            f"{origin}: mask_token_id={mask!r}; give the mask token's id, in config.json or as mask_id when loading, "
             f"within the {vocab_size} of the vocabulary and none of the end tokens {list(eos_ids)}"
         )
     pad = generation.get("pad_token_id", config.get("pad_token_id"))
     known = known_ids(tokenizer)
+    length = block_length if options.block_length is None else options.block_length
     return TargetSpec(
         name=options.name,
         vocab_size=vocab_size,
         mask_id=mask,
         eos_ids=eos_ids,
         pad_id=pad if _is_id(pad, vocab_size) else 0,
-        block_length=block_length if options.block_length is None else options.block_length,
-        block_grid=block_grid,
-        attention=attention,
+        block_length=sizes["max_position_embeddings"] if length is None else length,
+        block_grid=("answer" if length is None else "prompt") if full else "absolute",
+        attention="full" if full else "block_causal",
         cache="exact" if cache == "exact" else "none" if cache == "none" else "approximate",
         variant=cache,
-        fingerprint=fingerprint(folder, sizes),
         max_length=sizes["max_position_embeddings"],
         token_limit=known if known is not None and known < vocab_size else None,
     )

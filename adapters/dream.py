@@ -10,14 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
-
-from spotkit.loading import LoadOptions
-from spotkit.protocols import Target
-
 from . import presets
-from .configs import names_of, refuse, same, sizes_of
-from .refreshed import load_bidirectional
+from .configs import names_of, native_config, refuse, same, sizes_of
+from .family import Build, Family
+from .presets import Presets
 
 REQUIRED = {
     **same("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps"),
@@ -29,13 +25,17 @@ CHOICES = {
     "tie_word_embeddings": ("tie_word_embeddings", False),
 }
 """Sizes of the Qwen2 architecture."""
-_MASK_ID = 151666
 _BLOCK_LENGTH = 32  # Fast-dLLM with a cache; Dream itself has one block per answer
 
 
-@attrs.frozen(eq=False)
-class Dream:
-    """Loads checkpoints of the Dream architecture into transformers' `Qwen2ForCausalLM`."""
+class Dream(Family):
+    """Checkpoints of the Dream architecture, run by transformers' `Qwen2ForCausalLM`."""
+
+    title = "Dream"
+    caches = ("none", "prefix", "dual")
+    kinds = ("Qwen2ForCausalLM",)
+    mask_id = 151666
+    shift = 1
 
     @classmethod
     def matches(cls, config: Mapping[str, Any]) -> bool:
@@ -43,26 +43,20 @@ class Dream:
         return bool(names_of(config) & {"Dream", "DreamModel"})
 
     @classmethod
-    def load(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> Target:
-        """The target in `folder` with its `config.json`.
-
-        Raises:
-            CheckpointError: a file is missing or damaged, or the checkpoint is of a kind not supported.
-        """
+    def build(cls, folder: Path, config: Mapping[str, Any]) -> Build:
+        """See `Family.build`."""
         from transformers import Qwen2Config, Qwen2ForCausalLM
 
         refuse(folder, config, {"use_sliding_window": False})
         sizes = sizes_of(folder, config, required=REQUIRED, choices=CHOICES)
-        return load_bidirectional(
-            Qwen2ForCausalLM,
-            Qwen2Config,
-            folder,
-            family="Dream",
-            config=config,
-            sizes=sizes,
-            options=options,
-            block_length=None if options.cache in (None, "none") else _BLOCK_LENGTH,
-            mask_id=_MASK_ID,
-            known=lambda cache: presets.dream(options.name, cache),
-            shift=1,
-        )
+        return Build(Qwen2ForCausalLM, native_config(Qwen2Config, folder, config, sizes), sizes)
+
+    @classmethod
+    def block_length(cls, config: Mapping[str, Any], cache: str) -> int | None:
+        """That of Fast-dLLM with its caches; without, the answer is one block."""
+        return None if cache == "none" else _BLOCK_LENGTH
+
+    @classmethod
+    def presets(cls, name: str, cache: str) -> Presets:
+        """See `spotkit.adapters.presets.dream`."""
+        return presets.dream(name, cache)

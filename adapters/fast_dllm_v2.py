@@ -11,24 +11,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
-
-from spotkit.loading import LoadOptions
-
 from . import presets
-from .base import computed_in
-from .block_causal import BlockCausal
-from .configs import cache_of, names_of, native_config, refuse, sizes_of, spec_of
+from .configs import names_of, native_config, refuse, sizes_of
 from .dream import CHOICES, REQUIRED
-from .files import load_model, load_tokenizer
+from .family import Build, Family
+from .presets import Presets
 
-_MASK_ID = 151665
 _BLOCK_LENGTH = 32
 
 
-@attrs.frozen(eq=False)
-class FastDLLMv2(BlockCausal):
-    """A checkpoint of the Fast-dLLM v2 architecture, run by transformers' `Qwen2ForCausalLM`."""
+class FastDLLMv2(Family):
+    """Checkpoints of the Fast-dLLM v2 architecture, run by transformers' `Qwen2ForCausalLM`."""
+
+    title = "Fast-dLLM v2"
+    caches = ("exact",)
+    kinds = ("Qwen2ForCausalLM",)
+    mask_id = 151665
+    shift = 1
 
     @classmethod
     def matches(cls, config: Mapping[str, Any]) -> bool:
@@ -36,30 +35,20 @@ class FastDLLMv2(BlockCausal):
         return bool(names_of(config) & {"Fast_dLLM_Qwen", "Fast_dLLM_QwenForCausalLM"})
 
     @classmethod
-    def load(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> FastDLLMv2:
-        """The target in `folder` with its `config.json`.
-
-        Raises:
-            CheckpointError: a file is missing or damaged, or the checkpoint is of a kind not supported.
-        """
+    def build(cls, folder: Path, config: Mapping[str, Any]) -> Build:
+        """See `Family.build`."""
         from transformers import Qwen2Config, Qwen2ForCausalLM
 
-        cache = cache_of(options.cache, ("exact",), name="Fast-dLLM v2")
         refuse(folder, config, {"use_sliding_window": False})
         sizes = sizes_of(folder, config, required=REQUIRED, choices=CHOICES)
-        tokenizer = load_tokenizer(folder)
-        length = config.get("bd_size") or _BLOCK_LENGTH
-        spec = spec_of(
-            folder,
-            config,
-            tokenizer,
-            sizes=sizes,
-            options=options,
-            block_length=length,
-            mask_id=_MASK_ID,
-            cache=cache,
-        )
-        native = native_config(Qwen2Config, folder, config, sizes)
-        model = load_model(Qwen2ForCausalLM, folder, config=native, options=options)
-        known = presets.preferred(folder, config, presets.fast_dllm_v2())
-        return cls(computed_in(spec, model), model, tokenizer, options.layout, shift=1, presets=known)
+        return Build(Qwen2ForCausalLM, native_config(Qwen2Config, folder, config, sizes), sizes)
+
+    @classmethod
+    def block_length(cls, config: Mapping[str, Any], cache: str) -> int:
+        """What the config says, else that of `generation_functions.py`."""
+        return config.get("bd_size") or _BLOCK_LENGTH
+
+    @classmethod
+    def presets(cls, name: str, cache: str) -> Presets:
+        """See `spotkit.adapters.presets.fast_dllm_v2`."""
+        return presets.fast_dllm_v2()

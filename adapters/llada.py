@@ -9,14 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
-
-from spotkit.loading import LoadOptions
-from spotkit.protocols import Target
-
 from . import presets
-from .configs import names_of, refuse, sizes_of
-from .refreshed import load_bidirectional
+from .configs import names_of, native_config, refuse, sizes_of
+from .family import Build, Family
+from .presets import Presets
 
 _REQUIRED = {
     "vocab_size": "embedding_size",
@@ -59,13 +55,16 @@ NAMES = {
     _BLOCK + r"ff_out\.": r"model.layers.\1.mlp.down_proj.",
 }
 """Names of weights: patterns of the official ones, and transformers'."""
-_MASK_ID = 126336  # LLaDA `generate.py`
 _BLOCK_LENGTH = 32  # LLaDA README
 
 
-@attrs.frozen(eq=False)
-class LLaDA:
-    """Loads checkpoints of the LLaDA architecture into transformers' `LlamaForCausalLM`."""
+class LLaDA(Family):
+    """Checkpoints of the LLaDA architecture, run by transformers' `LlamaForCausalLM`."""
+
+    title = "LLaDA"
+    caches = ("none", "prefix", "dual")
+    kinds = ("LlamaForCausalLM",)
+    mask_id = 126336  # LLaDA `generate.py`
 
     @classmethod
     def matches(cls, config: Mapping[str, Any]) -> bool:
@@ -74,27 +73,21 @@ class LLaDA:
         return "LLaDAModelLM" in names or (names == {"llada"} and "d_model" in config)
 
     @classmethod
-    def load(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> Target:
-        """The target in `folder` with its `config.json`.
-
-        Raises:
-            CheckpointError: a file is missing or damaged, or the checkpoint is of a kind not supported.
-        """
+    def build(cls, folder: Path, config: Mapping[str, Any]) -> Build:
+        """See `Family.build`."""
         from transformers import LlamaConfig, LlamaForCausalLM
 
         refuse(folder, config, _EXPECTED)
         sizes = sizes_of(folder, config, required=_REQUIRED, choices=_CHOICES)
         sizes["num_key_value_heads"] = config.get("n_kv_heads") or sizes["num_attention_heads"]
-        return load_bidirectional(
-            LlamaForCausalLM,
-            LlamaConfig,
-            folder,
-            family="LLaDA",
-            config=config,
-            sizes=sizes,
-            options=options,
-            block_length=_BLOCK_LENGTH,
-            mask_id=_MASK_ID,
-            known=lambda _: presets.llada(),
-            names=NAMES,
-        )
+        return Build(LlamaForCausalLM, native_config(LlamaConfig, folder, config, sizes), sizes, names=NAMES)
+
+    @classmethod
+    def block_length(cls, config: Mapping[str, Any], cache: str) -> int:
+        """That of the README."""
+        return _BLOCK_LENGTH
+
+    @classmethod
+    def presets(cls, name: str, cache: str) -> Presets:
+        """See `spotkit.adapters.presets.llada`."""
+        return presets.llada()

@@ -9,17 +9,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
 from torch import Tensor
 
 from spotkit.errors import CheckpointError
 from spotkit.loading import LoadOptions
+from spotkit.types import TargetSpec
 
 from . import presets
-from .base import computed_in
-from .block_causal import BlockCausal
-from .configs import cache_of, names_of, native_config, refuse, same, sizes_of, spec_of
-from .files import load_model, load_tokenizer
+from .configs import names_of, native_config, refuse, same, sizes_of
+from .family import Build, Family
+from .presets import Presets
 
 _REQUIRED = {
     **same("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim", "rms_norm_eps"),
@@ -50,14 +49,17 @@ _NAMES = {
     ".mlp.gate.expert_bias": ".mlp.gate.e_score_correction_bias",
 }
 _FUSED = ".attention.query_key_value."
-_MASK_ID = 156895
 _BLOCK_LENGTH = 32
 _EDITING = "LLaDA2.1"
 
 
-@attrs.frozen(eq=False)
-class LLaDA2(BlockCausal):
-    """A checkpoint of the LLaDA2 architecture, run by transformers' `Glm4MoeForCausalLM`."""
+class LLaDA2(Family):
+    """Checkpoints of the LLaDA2 architecture, run by transformers' `Glm4MoeForCausalLM`."""
+
+    title = "LLaDA2"
+    caches = ("exact",)
+    kinds = ("Glm4MoeForCausalLM",)
+    mask_id = 156895
 
     @classmethod
     def matches(cls, config: Mapping[str, Any]) -> bool:
@@ -65,40 +67,39 @@ class LLaDA2(BlockCausal):
         return bool(names_of(config) & {"llada2_moe", "LLaDA2MoeModelLM"})
 
     @classmethod
-    def load(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> LLaDA2:
-        """The target in `folder` with its `config.json`.
-
-        Raises:
-            CheckpointError: a file is missing or damaged, or the checkpoint is of a kind not supported.
-        """
+    def build(cls, folder: Path, config: Mapping[str, Any]) -> Build:
+        """See `Family.build`."""
         from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
 
-        if _EDITING.lower() in f"{options.name} {config.get('_name_or_path', '')}".lower():
-            raise CheckpointError(
-                f"{folder}: {_EDITING} also rewrites tokens that it has committed, which a state here cannot say; "
-                "use a LLaDA2.0 checkpoint"
-            )
-        cache = cache_of(options.cache, ("exact",), name="LLaDA2")
         refuse(folder, config, _EXPECTED)
         sizes = sizes_of(folder, config, required=_REQUIRED, choices=_CHOICES)
         sizes["rope_parameters"] = {"partial_rotary_factor": config.get("partial_rotary_factor", 1.0)} | sizes[
             "rope_parameters"
         ]
-        tokenizer = load_tokenizer(folder)
-        spec = spec_of(
-            folder,
-            config,
-            tokenizer,
-            sizes=sizes,
-            options=options,
-            block_length=_BLOCK_LENGTH,
-            mask_id=_MASK_ID,
-            cache=cache,
-        )
         native = native_config(Glm4MoeConfig, folder, config, sizes | {"num_nextn_predict_layers": 0})
-        model = load_model(Glm4MoeForCausalLM, folder, config=native, options=options, convert=converter(sizes))
-        known = presets.preferred(folder, config, presets.llada2())
-        return cls(computed_in(spec, model), model, tokenizer, options.layout, presets=known)
+        return Build(Glm4MoeForCausalLM, native, sizes, convert=converter(sizes))
+
+    @classmethod
+    def describe(
+        cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions, build: Build, tokenizer: Any
+    ) -> TargetSpec:
+        """See `Family.describe`; LLaDA2.1 is refused."""
+        if _EDITING.lower() in f"{options.name} {config.get('_name_or_path', '')}".lower():
+            raise CheckpointError(
+                f"{folder}: {_EDITING} also rewrites tokens that it has committed, which a state here cannot say; "
+                "use a LLaDA2.0 checkpoint"
+            )
+        return super().describe(folder, config=config, options=options, build=build, tokenizer=tokenizer)
+
+    @classmethod
+    def block_length(cls, config: Mapping[str, Any], cache: str) -> int:
+        """That of the model card."""
+        return _BLOCK_LENGTH
+
+    @classmethod
+    def presets(cls, name: str, cache: str) -> Presets:
+        """See `spotkit.adapters.presets.llada2`."""
+        return presets.llada2()
 
 
 def converter(sizes: Mapping[str, Any]) -> Callable[[str, Tensor], Iterator[tuple[str, Tensor]]]:

@@ -11,14 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
-
-from spotkit.loading import LoadOptions
-from spotkit.protocols import Target
-
 from . import presets
-from .configs import names_of, refuse, same, sizes_of
-from .refreshed import load_bidirectional
+from .configs import names_of, native_config, refuse, same, sizes_of
+from .family import Build, Family
+from .presets import Presets
 
 _REQUIRED = {
     **same("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
@@ -42,13 +38,16 @@ _EXPECTED = {
     "routed_scaling_factor": 1,
     "shared_expert_intermediate_size": 0,
 }
-_MASK_ID = 156895  # dInfer
 _BLOCK_LENGTH = 32  # LLaDA README
 
 
-@attrs.frozen(eq=False)
-class LLaDAMoE:
-    """Loads checkpoints of the LLaDA-MoE architecture into transformers' `Qwen3MoeForCausalLM`."""
+class LLaDAMoE(Family):
+    """Checkpoints of the LLaDA-MoE architecture, run by transformers' `Qwen3MoeForCausalLM`."""
+
+    title = "LLaDA-MoE"
+    caches = ("none", "prefix", "dual")
+    kinds = ("Qwen3MoeForCausalLM",)
+    mask_id = 156895  # dInfer
 
     @classmethod
     def matches(cls, config: Mapping[str, Any]) -> bool:
@@ -56,12 +55,8 @@ class LLaDAMoE:
         return any(name.startswith("LLaDAMoE") for name in names_of(config))
 
     @classmethod
-    def load(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> Target:
-        """The target in `folder` with its `config.json`.
-
-        Raises:
-            CheckpointError: a file is missing or damaged, or the checkpoint is of a kind not supported.
-        """
+    def build(cls, folder: Path, config: Mapping[str, Any]) -> Build:
+        """See `Family.build`."""
         from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
         refuse(folder, config, _EXPECTED)
@@ -70,15 +65,14 @@ class LLaDAMoE:
             refuse(folder, {"moe_layer_freq": sparse}, {"moe_layer_freq": "1 in every layer"})
         sizes = sizes_of(folder, config, required=_REQUIRED, choices=_CHOICES)
         sizes |= {"head_dim": sizes["hidden_size"] // sizes["num_attention_heads"], "norm_topk_prob": False}
-        return load_bidirectional(
-            Qwen3MoeForCausalLM,
-            Qwen3MoeConfig,
-            folder,
-            family="LLaDA-MoE",
-            config=config,
-            sizes=sizes,
-            options=options,
-            block_length=_BLOCK_LENGTH,
-            mask_id=_MASK_ID,
-            known=lambda _: presets.llada(),
-        )
+        return Build(Qwen3MoeForCausalLM, native_config(Qwen3MoeConfig, folder, config, sizes), sizes)
+
+    @classmethod
+    def block_length(cls, config: Mapping[str, Any], cache: str) -> int:
+        """That of LLaDA's README."""
+        return _BLOCK_LENGTH
+
+    @classmethod
+    def presets(cls, name: str, cache: str) -> Presets:
+        """See `spotkit.adapters.presets.llada`."""
+        return presets.llada()

@@ -13,8 +13,7 @@ Shapes: `B` rows, `K` states per row, `L` block length, `T` positions of prompt 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import attrs
@@ -23,13 +22,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from spotkit.errors import ConfigError
-from spotkit.loading import LoadOptions
 
-from .base import Native, check_rows, computed_in, shifted
-from .bidirectional import Bidirectional, check_heads
-from .configs import cache_of, native_config, spec_of
-from .files import load_model, load_tokenizer
-from .presets import Presets, preferred
+from .base import Native, check_rows, shifted
+from .bidirectional import check_heads
 
 Kept = Literal["prefix", "dual"]
 Layers = dict[int, tuple[Tensor, Tensor]]
@@ -58,13 +53,12 @@ class Refresh:
 
 @attrs.frozen(eq=False)
 class Refreshed(Native):
-    """A bidirectional target with an approximate cache.
+    """A bidirectional target with an approximate cache."""
 
-    Attributes:
-        kept: what is read from the cache: "prefix", everything before the block, or "dual", also what is after it.
-    """
-
-    kept: Kept = "dual"
+    @property
+    def kept(self) -> Kept:
+        """What is read from the cache: "prefix", everything before the block, or "dual", also what is after it."""
+        return "prefix" if self.spec.variant == "prefix" else "dual"
 
     def open(self, prompts: Sequence[Tensor], *, max_new_tokens: int) -> Refresh:
         """A context in which nothing is computed yet.
@@ -245,63 +239,3 @@ class _Plan:
     def _places(self) -> Tensor:
         """Absolute positions of what a state runs `[B, W]`."""
         return self.context.lengths.unsqueeze(1) + torch.arange(self.width, device=self.context.ids.device)
-
-
-def load_bidirectional(
-    kind: Any,
-    native: Any,
-    folder: Path,
-    *,
-    family: str,
-    config: Mapping[str, Any],
-    sizes: Mapping[str, Any],
-    options: LoadOptions,
-    block_length: int | None,
-    mask_id: int,
-    known: Callable[[str], Presets],
-    names: Mapping[str, str] | None = None,
-    shift: int = 0,
-) -> Bidirectional | Refreshed:
-    """A bidirectional target with the cache asked for: "none" (the default), "prefix" or "dual".
-
-    Args:
-        kind: transformers' class of the model.
-        native: transformers' class of its config.
-        folder: the checkpoint.
-        family: named in the messages.
-        config: the checkpoint's `config.json`.
-        sizes: what `sizes_of` read from it.
-        options: how to load.
-        block_length: the family's, where the options say nothing; None if the answer is one block.
-        mask_id: the same.
-        known: the family's presets under a cache.
-        names: see `load_model`.
-        shift: see `Native`.
-
-    Raises:
-        ConfigError: another cache.
-        CheckpointError: a file is missing or damaged, or config and weights do not fit.
-    """
-    cache = cache_of(options.cache, ("none", "prefix", "dual"), name=family)
-    tokenizer = load_tokenizer(folder)
-    whole = block_length is None and options.block_length is None
-    spec = spec_of(
-        folder,
-        config,
-        tokenizer,
-        sizes=sizes,
-        options=options,
-        block_length=sizes["max_position_embeddings"] if block_length is None else block_length,
-        mask_id=mask_id,
-        block_grid="answer" if whole else "prompt",
-        attention="full",
-        cache=cache,
-    )
-    built = native_config(native, folder, config, sizes)
-    model = load_model(kind, folder, config=built, options=options, names=names)
-    spec = computed_in(spec, model)
-    presets = preferred(folder, config, known(cache))
-    if cache == "none":
-        return Bidirectional(spec, model, tokenizer, options.layout, shift, presets)
-    kept: Kept = "prefix" if cache == "prefix" else "dual"
-    return Refreshed(spec, model, tokenizer, options.layout, shift, presets, kept)

@@ -9,16 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
-
-from spotkit.errors import CheckpointError
-from spotkit.loading import LoadOptions
-
 from . import presets
-from .base import computed_in
-from .block_causal import BlockCausal
-from .configs import cache_of, names_of, native_config, refuse, same, sizes_of, spec_of
-from .files import load_model, load_tokenizer
+from .configs import names_of, native_config, refuse, same, sizes_of
+from .family import Build, Family
+from .presets import Presets
 
 _REQUIRED = same(
     "vocab_size",
@@ -30,6 +24,7 @@ _REQUIRED = same(
     "head_dim",
     "rms_norm_eps",
 )
+_EXPERTS = same("num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")
 _CHOICES = {
     "hidden_act": ("hidden_act", "silu"),
     "max_position_embeddings": ("max_position_embeddings", 32768),
@@ -39,35 +34,41 @@ _CHOICES = {
 _BLOCK_LENGTH = 4  # SDAR `generate.py`
 
 
-@attrs.frozen(eq=False)
-class SDAR(BlockCausal):
-    """A checkpoint of the SDAR architecture, run by transformers' `Qwen3ForCausalLM`."""
+class SDAR(Family):
+    """Checkpoints of the SDAR architecture, run by transformers' `Qwen3ForCausalLM` or `Qwen3MoeForCausalLM`."""
+
+    title = "SDAR"
+    caches = ("exact",)
+    kinds = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 
     @classmethod
     def matches(cls, config: Mapping[str, Any]) -> bool:
-        """Whether `config.json` describes an SDAR model, of experts or dense."""
-        return bool(names_of(config) & {"sdar", "SDARForCausalLM", "sdar_moe", "SDARMoeForCausalLM"})
+        """Whether `config.json` describes an SDAR model, dense or of experts."""
+        return bool(names_of(config) & {"sdar", "SDARForCausalLM"}) or cls._sparse(config)
 
     @classmethod
-    def load(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> SDAR:
-        """The target in `folder` with its `config.json`.
+    def build(cls, folder: Path, config: Mapping[str, Any]) -> Build:
+        """See `Family.build`."""
+        from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-        Raises:
-            CheckpointError: a file is missing or damaged, or the checkpoint is of a kind not supported.
-        """
-        from transformers import Qwen3Config, Qwen3ForCausalLM
-
-        if config.get("num_experts") or "moe" in f"{config.get('model_type')} {config.get('architectures')}".lower():
-            raise CheckpointError(
-                f"{folder}: SDAR with experts is not supported; use a dense SDAR or TraDo checkpoint"
-            )
-        cache = cache_of(options.cache, ("exact",), name="SDAR")
         refuse(folder, config, {"use_sliding_window": False})
-        sizes = sizes_of(folder, config, required=_REQUIRED, choices=_CHOICES)
-        tokenizer = load_tokenizer(folder)
-        length = config.get("block_size") or _BLOCK_LENGTH
-        spec = spec_of(folder, config, tokenizer, sizes=sizes, options=options, block_length=length, cache=cache)
-        native = native_config(Qwen3Config, folder, config, sizes)
-        model = load_model(Qwen3ForCausalLM, folder, config=native, options=options)
-        known = presets.preferred(folder, config, presets.sdar(options.name))
-        return cls(computed_in(spec, model), model, tokenizer, options.layout, presets=known)
+        if not cls._sparse(config):
+            sizes = sizes_of(folder, config, required=_REQUIRED, choices=_CHOICES)
+            return Build(Qwen3ForCausalLM, native_config(Qwen3Config, folder, config, sizes), sizes)
+        refuse(folder, config, {"decoder_sparse_step": 1, "mlp_only_layers": []})
+        sizes = sizes_of(folder, config, required=_REQUIRED | _EXPERTS, choices=_CHOICES)
+        return Build(Qwen3MoeForCausalLM, native_config(Qwen3MoeConfig, folder, config, sizes), sizes)
+
+    @classmethod
+    def block_length(cls, config: Mapping[str, Any], cache: str) -> int:
+        """What the config says, else that of `generate.py`."""
+        return config.get("block_size") or _BLOCK_LENGTH
+
+    @classmethod
+    def presets(cls, name: str, cache: str) -> Presets:
+        """See `spotkit.adapters.presets.sdar`."""
+        return presets.sdar(name)
+
+    @classmethod
+    def _sparse(cls, config: Mapping[str, Any]) -> bool:
+        return bool(names_of(config) & {"sdar_moe", "SDARMoeForCausalLM"})

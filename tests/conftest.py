@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import os
 
+import torch
 from hypothesis import HealthCheck, settings
+
+# Models of this size gain nothing from more threads, and two runs on two cores would wait for each other.
+torch.set_num_threads(1)
 
 # The examples are whole decodes, so they are slow for Hypothesis' taste; nothing here is timed.
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)

@@ -67,7 +67,7 @@ class Loose:
         ({"strategy": FreeDave()}, "strategy=FreeDave(depth=None)"),
         ({"strategy": "freedave"}, "strategy='freedave'"),
         ({"config": {"max_new_tokens": 3}}, "config={'max_new_tokens': 3}"),
-        ({"config": None}, "config=None"),
+        ({"config": 5}, "config=5"),
         (
             {
                 "strategy": attrs.evolve(STRATEGY, acceptance=Loose()),

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 import pytest
 import torch
 from hypothesis import given, settings
@@ -46,10 +47,10 @@ RUNS = max(4, settings.default.max_examples // 25)  # 200 in the nightly suite
 
 
 @functools.cache
-def target_of(name: str, cache: str, layout: str, block_length: int) -> Target:
+def target_of(name: str, cache: str, layout: str, block_length: int, dtype: str = "float32") -> Target:
     return load(
         DATA / "checkpoints" / name,
-        dtype="float32",
+        dtype=dtype,
         cache=cache,
         layout=layout,
         block_length=block_length,
@@ -124,15 +125,37 @@ def cases(draw: st.DrawFn, name: str, cache: str) -> Case:
 
 
 @pytest.mark.parametrize(("name", "cache"), KINDS)
-@settings(max_examples=RUNS)
-@given(data=st.data())
-def test_no_drafter_changes_an_id_or_a_commit(name: str, cache: str, data: st.DataObject) -> None:
-    case = data.draw(cases(name, cache))
+def test_no_drafter_changes_an_id_or_a_commit(name: str, cache: str) -> None:
+    """In float32 but for decisions so close that its last digits decide; those must hold in float64.
+
+    A model's logits differ by some 1e-5 with the number of states beside it, and about one decision in 100,000 is
+    closer than that.
+    """
+    close: list[Case] = []
+
+    @settings(max_examples=RUNS)
+    @given(data=st.data())
+    def run(data: st.DataObject) -> None:
+        case = data.draw(cases(name, cache))
+        names = data.draw(st.lists(st.sampled_from(sorted(DRAFTERS)), min_size=2, max_size=3, unique=True))
+        try:
+            check_case(case, names)
+        except AssertionError:
+            spec = case.target.spec
+            exact = target_of(name, cache, case.target.layout, spec.block_length, "float64")
+            check_case(attrs.evolve(case, target=exact), names)
+            close.append(case)
+
+    run()
+    assert len(close) <= max(1, RUNS // 50)
+
+
+def check_case(case: Case, names: list[str]) -> None:
     plain = case.plain()
     for row in range(len(case.prompts)):
         alone = case.plain([row]).rows[0]
         assert (alone.tokens, alone.log) == (plain.rows[row].tokens, plain.rows[row].log), f"row {row} in a batch"
-    for drafter in data.draw(st.lists(st.sampled_from(sorted(DRAFTERS)), min_size=2, max_size=3, unique=True)):
+    for drafter in names:
         check_exact(case, DRAFTERS[drafter](case, plain), plain, name=drafter)
 
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spotkit.acceptance import StateEquality
-from spotkit.adapters.sdar import SDAR
+from spotkit.adapters.block_causal import BlockCausal
 from spotkit.errors import CheckpointError, ConfigError
 from spotkit.loading import load
 from spotkit.loop import decode
@@ -30,7 +30,7 @@ MASK = 119
 
 
 @functools.cache
-def target(family: str = "sdar", attention: str = "sdpa", layout: str = "tree", length: int = 4) -> SDAR:
+def target(family: str = "sdar", attention: str = "sdpa", layout: str = "tree", length: int = 4) -> BlockCausal:
     folder = DATA / "checkpoints" / family
     return load(folder, dtype="float32", attn_implementation=attention, layout=layout, block_length=length)
 
@@ -43,7 +43,7 @@ def close(left: torch.Tensor, right: torch.Tensor, within: float = 1e-4) -> None
     torch.testing.assert_close(left, right, rtol=0, atol=within)
 
 
-def fresh_logits(of: SDAR, heads: list[torch.Tensor], canvases: torch.Tensor) -> torch.Tensor:
+def fresh_logits(of: BlockCausal, heads: list[torch.Tensor], canvases: torch.Tensor) -> torch.Tensor:
     """Every canvas in a pass of its own, its row alone and without a cache: what all layouts must equal."""
     rows = []
     for head, row in zip(heads, canvases, strict=True):
