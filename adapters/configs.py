@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from spotkit.errors import CheckpointError, ConfigError
-from spotkit.loading import LoadOptions, read_json
+from spotkit.loading import read_json
+from spotkit.options import LoadOptions
 from spotkit.types import TargetSpec
 
 from .files import known_ids

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import attrs
-from torch import Tensor
 
-from spotkit.loading import LoadOptions
+from spotkit.errors import ConfigError, SpotkitError
+from spotkit.inspection import Inspection
+from spotkit.options import LoadOptions
 from spotkit.protocols import Target
 from spotkit.types import TargetSpec
 
@@ -18,30 +19,20 @@ from .base import computed_in
 from .bidirectional import Bidirectional
 from .block_causal import BlockCausal
 from .configs import cache_of, generation_of, spec_of
-from .files import fingerprint, load_model, load_tokenizer
+from .files import Build, fingerprint, headers, load_model, load_tokenizer, outline, weight_files
 from .presets import Presets, preferred
 from .refreshed import Refreshed
 
-Convert = Callable[[str, Tensor], Iterable[tuple[str, Tensor]]]
+T = TypeVar("T")
 
 
-@attrs.frozen(eq=False)
-class Build:
-    """A checkpoint's model, as transformers builds it.
-
-    Attributes:
-        kind: transformers' class.
-        config: its config.
-        sizes: what that was made of, by transformers' names.
-        names: patterns of the checkpoint's names of weights, and transformers' names for them; None if the same.
-        convert: for checkpoints that also cut their weights otherwise: a weight under transformers' names.
-    """
-
-    kind: Any
-    config: Any
-    sizes: Mapping[str, Any]
-    names: Mapping[str, str] | None = None
-    convert: Convert | None = None
+def told(faults: list[str], function: Callable[..., T], *arguments: Any, **options: Any) -> T | None:
+    """What `function` returns; None if it fails, and then what it says is added to `faults`."""
+    try:
+        return function(*arguments, **options)
+    except SpotkitError as error:
+        faults.append(str(error))
+        return None
 
 
 class Family(abc.ABC):
@@ -121,10 +112,76 @@ class Family(abc.ABC):
         spec = cls.describe(folder, config=config, options=options, build=build, tokenizer=tokenizer)
         spec = attrs.evolve(spec, fingerprint=fingerprint(folder, build.sizes))
         presets = preferred(folder, config, cls.presets(options.name, spec.variant))
-        model = load_model(
-            build.kind, folder, config=build.config, options=options, names=build.names, convert=build.convert
-        )
+        model = load_model(build, folder, options=options)
         return cls.target(spec, model, tokenizer, options=options, presets=presets)
+
+    @classmethod
+    def adapt(cls, model: Any, *, tokenizer: Any, options: LoadOptions) -> Target:
+        """The target over a model that is loaded already.
+
+        Raises:
+            ConfigError: a model of another class, or a cache that the family does not have.
+            CheckpointError: there is no sensible mask id.
+        """
+        if not any(k.__name__ in cls.kinds and k.__module__.startswith("transformers.") for k in type(model).__mro__):
+            raise ConfigError(
+                f"model={type(model).__name__}: {cls.title} runs on transformers' own {' or '.join(cls.kinds)}; load "
+                "the checkpoint into that class, or with spotkit.load"
+            )
+        config = model.config.to_dict()
+        generation = getattr(model, "generation_config", None)
+        cache = cache_of(options.cache, cls.caches, name=cls.title)
+        spec = spec_of(
+            options.name,
+            config,
+            {} if generation is None else generation.to_dict(),
+            tokenizer,
+            sizes=config,
+            options=options,
+            block_length=cls.block_length(config, cache),
+            mask_id=cls.mask_id,
+            full=cls.caches[0] == "none",
+            cache=cache,
+        )
+        presets = preferred(options.name, config, cls.presets(options.name, cache))
+        return cls.target(spec, model, tokenizer, options=options, presets=presets)
+
+    @classmethod
+    def inspect(cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions) -> Inspection:
+        """What the checkpoint in `folder` is; faults are told, not raised."""
+        faults: list[str] = []
+        build = told(faults, cls.build, folder, config)
+        tokenizer = told(faults, load_tokenizer, folder)
+        weights = told(faults, lambda: list(headers(folder))) or []
+        spec = model = None
+        presets: Presets | None = None
+        if build is not None:
+            spec = told(
+                faults, cls.describe, folder, config=config, options=options, build=build, tokenizer=tokenizer
+            )
+        if build is not None and weights:
+            model = told(faults, outline, build, dict(weights), origin=folder)
+        if spec is not None:
+            presets = told(faults, preferred, folder, config, cls.presets(options.name, spec.variant))
+        stored: dict[str, int] = {}
+        for _, weight in weights:
+            kind = str(weight.dtype).removeprefix("torch.")
+            stored[kind] = stored.get(kind, 0) + weight.nbytes
+        return Inspection(
+            adapter=cls.title,
+            folder=str(folder),
+            model=build.kind.__name__ if build else "",
+            sizes=build.sizes if build else {},
+            parameters=sum(p.numel() for p in model.parameters()) if model is not None else None,
+            files=len(weight_files(folder)) if weights else 0,
+            stored=stored,
+            spec=spec,
+            caches=cls.caches,
+            presets=presets or {},
+            tokenizer=tokenizer is not None,
+            chat_template=bool(getattr(tokenizer, "chat_template", None)),
+            faults=tuple(faults),
+        )
 
     @classmethod
     def target(

@@ -12,12 +12,13 @@ from typing import Any
 from torch import Tensor
 
 from spotkit.errors import CheckpointError
-from spotkit.loading import LoadOptions
+from spotkit.options import LoadOptions
 from spotkit.types import TargetSpec
 
 from . import presets
 from .configs import names_of, native_config, refuse, same, sizes_of
-from .family import Build, Family
+from .family import Family
+from .files import Build
 from .presets import Presets
 
 _REQUIRED = {

@@ -13,7 +13,8 @@ from typing import Any
 
 from . import presets
 from .configs import names_of, native_config, refuse, same, sizes_of
-from .family import Build, Family
+from .family import Family
+from .files import Build
 from .presets import Presets
 
 _REQUIRED = {

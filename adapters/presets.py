@@ -87,7 +87,7 @@ def fast_dllm_v2(span: int = SPAN) -> Presets:
     return {"threshold": Preset(Ordered(inner, lead=True, span=span), config, "Fast-dLLM v2 generation_functions.py")}
 
 
-def preferred(folder: Path, config: Mapping[str, Any], known: Presets) -> Presets:
+def preferred(origin: str | Path, config: Mapping[str, Any], known: Presets) -> Presets:
     """The presets, the one that the checkpoint's `config.json` prefers first.
 
     The entry is `"spotkit": {"preset": NAME, "temperature": T, "max_new_tokens": N}`, each part optional.
@@ -102,7 +102,7 @@ def preferred(folder: Path, config: Mapping[str, Any], known: Presets) -> Preset
     name = said.get("preset", next(iter(known)))
     if set(said) - {"preset", "temperature", "max_new_tokens"} or not isinstance(name, str) or name not in known:
         raise CheckpointError(
-            f"{folder}: config.json has spotkit={entry!r}; it may hold preset (one of {', '.join(known)}), "
+            f"{origin}: config.json has spotkit={entry!r}; it may hold preset (one of {', '.join(known)}), "
             "temperature and max_new_tokens"
         )
     default = known[name].config
@@ -111,6 +111,6 @@ def preferred(folder: Path, config: Mapping[str, Any], known: Presets) -> Preset
         length = said.get("max_new_tokens", default.max_new_tokens)
         chosen = attrs.evolve(default, sampling=sampling, max_new_tokens=length)
     except ValueError as error:
-        raise CheckpointError(f"{folder}: config.json has spotkit={entry!r} ({error})") from error
+        raise CheckpointError(f"{origin}: config.json has spotkit={entry!r} ({error})") from error
     first = {name: attrs.evolve(known[name], config=chosen)}
     return first | {other: preset for other, preset in known.items() if other != name}

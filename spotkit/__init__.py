@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spotkit.acceptance import StateEquality
+    from spotkit.adapting import adapt
     from spotkit.build import strategy
     from spotkit.errors import (
         CheckpointError,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         StalledError,
         UnknownNameError,
     )
+    from spotkit.inspection import inspect
     from spotkit.loading import load
     from spotkit.logprobs import Sampling
     from spotkit.loop import decode, stream
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "acceptance": ("StateEquality",),
+    "adapting": ("adapt",),
     "build": ("strategy",),
     "errors": (
         "CheckpointError",
@@ -50,6 +53,7 @@ _HOME = {
         "StalledError",
         "UnknownNameError",
     ),
+    "inspection": ("inspect",),
     "loading": ("load",),
     "logprobs": ("Sampling",),
     "loop": ("decode", "stream"),
@@ -93,7 +97,9 @@ __all__ = [
     "Threshold",
     "UnknownNameError",
     "__version__",
+    "adapt",
     "decode",
+    "inspect",
     "load",
     "presets_of",
     "strategy",

@@ -13,34 +13,12 @@ import torch
 
 from spotkit import embedded
 from spotkit.errors import CheckpointError, ConfigError, PartError, UnknownNameError
+from spotkit.options import LoadOptions
 from spotkit.protocols import Target
 from spotkit.registry import ADAPTERS
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FILES = ["*.json", "*.jinja", "*.safetensors", "*.txt"]
-_DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
-_PLACEMENTS = ("auto", "balanced", "balanced_low_0", "sequential")
-_ATTENTION = ("sdpa", "eager")
-_LAYOUTS = ("tree", "batch")
-_CACHES = ("none", "exact", "prefix", "dual")
-
-
-@attrs.frozen
-class LoadOptions:
-    """How an adapter is to load a checkpoint; see `load` for all but the first.
-
-    Attributes:
-        name: what the target is called in its spec.
-    """
-
-    name: str
-    dtype: torch.dtype | str = "auto"
-    device_map: Any = None
-    block_length: int | None = None
-    attn_implementation: str = "sdpa"
-    layout: Literal["tree", "batch"] = "tree"
-    cache: str | None = None
-    mask_id: int | None = None
 
 
 class Adapter(Protocol):
@@ -60,7 +38,10 @@ def load(
     *,
     adapter: str | None = None,
     device_map: Any = None,
+    max_memory: Mapping[int | str, int | str] | None = None,
+    offload_folder: str | Path | None = None,
     dtype: torch.dtype | str | None = None,
+    quantization_config: Any = None,
     block_length: int | None = None,
     attn_implementation: str = "sdpa",
     layout: Literal["tree", "batch"] = "tree",
@@ -75,9 +56,14 @@ def load(
     Args:
         source: a folder, a hub id ("owner/name"), or "embedded" for the model that ships with spotkit.
         adapter: the model family; by default the adapter that knows the checkpoint's `config.json`.
-        device_map: where the weights go: None (CPU), a device, or what accelerate takes ("auto", a mapping).
+        device_map: where the weights go: None (CPU), a device, or what accelerate takes ("auto", or a mapping of
+            module names to devices, "cpu" or "disk").
+        max_memory: with `device_map="auto"`, the most that each device may hold: `{0: "20GiB", "cpu": "60GiB"}`.
+        offload_folder: where weights go that `device_map` puts on "disk".
         dtype: "float32", "bfloat16", "float16", "float64" or a torch type; "auto" keeps the checkpoint's. None
             means "auto", and float32 for the embedded model: most CPUs are slow in bfloat16.
+        quantization_config: one of transformers' quantisation configs, or a mapping of its fields; that of a
+            quantised checkpoint is in its `config.json` and need not be given.
         block_length: None takes the checkpoint's.
         attn_implementation: "sdpa" or "eager".
         layout: how the states of a pass are laid out: "tree" or "batch"; see `spotkit.adapters.base`.
@@ -87,47 +73,66 @@ def load(
         local_files_only: never ask the hub, take what has been downloaded (as does `HF_HUB_OFFLINE=1`).
 
     Raises:
-        ConfigError: an option with a value that it cannot have.
+        ConfigError: an option with a value that it cannot have, or one that would not be used.
         CheckpointError: the checkpoint is missing, incomplete or damaged.
         UnknownNameError: no installed adapter knows the model.
         PartError: the adapter returned something else than a target.
     """
-    if block_length is not None and (
-        isinstance(block_length, bool) or not isinstance(block_length, int) or block_length < 1
-    ):
-        raise ConfigError(
-            f"block_length={block_length!r}: give an integer of at least 1, or None for the checkpoint's"
-        )
-    if not isinstance(source, (str, Path)):
-        raise ConfigError(f"source={source!r}: give a folder, a hub id like owner/name, or 'embedded'")
-    _one_of("attn_implementation", attn_implementation, _ATTENTION)
-    _one_of("layout", layout, _LAYOUTS)
-    if mask_id is not None and (isinstance(mask_id, bool) or not isinstance(mask_id, int) or mask_id < 0):
-        raise ConfigError(f"mask_id={mask_id!r}: give a token id, or None for the checkpoint's")
-    if cache is not None:
-        _one_of("cache", cache, _CACHES)
     if dtype is None and source == "embedded":
         dtype = torch.float32
-    numbers, placement = _dtype(dtype), _placement(device_map)
-    folder = _folder(source, ["config.json"], local_files_only)
-    config = _config(folder)
-    family = _adapter(config, folder, adapter)
-    if not _is_local(source):
-        folder = _folder(source, _FILES, local_files_only)
     options = LoadOptions(
-        name=str(source) if source == "embedded" or not _is_local(source) else folder.resolve().name,
-        dtype=numbers,
-        device_map=placement,
+        name=name_of(source),
+        dtype=dtype,
+        device_map=device_map,
+        max_memory=max_memory,
+        offload_folder=offload_folder,
+        quantization_config=quantization_config,
         block_length=block_length,
         attn_implementation=attn_implementation,
         layout=layout,
         cache=cache,
         mask_id=mask_id,
     )
-    target = family.load(folder, config=config, options=options)
+    found = find(source, adapter=adapter, local_files_only=local_files_only)
+    target = found.adapter.load(found.folder, config=found.config, options=options)
     if not isinstance(target, Target):
-        raise PartError(f"adapter.load: {family!r} must return a target, got {type(target).__name__}")
+        raise PartError(f"adapter.load: {found.adapter!r} must return a target, got {type(target).__name__}")
     return target
+
+
+@attrs.frozen
+class Found:
+    """A checkpoint whose files are here, and the adapter that knows it."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    adapter_name: str
+    adapter: Any
+
+
+def find(source: str | Path, *, adapter: str | None = None, local_files_only: bool = False) -> Found:
+    """The checkpoint that `source` names, downloaded if need be; see `load`.
+
+    Raises:
+        ConfigError, CheckpointError, UnknownNameError: as `load`.
+    """
+    folder = _folder(source, ["config.json"], local_files_only)
+    config = _config(folder)
+    name, family = adapter_for(config, folder, adapter)
+    if not _is_local(source):
+        folder = _folder(source, _FILES, local_files_only)
+    return Found(folder, config, name, family)
+
+
+def name_of(source: str | Path) -> str:
+    """What the target of a source is called.
+
+    Raises:
+        ConfigError: it is neither text nor a path.
+    """
+    if not isinstance(source, (str, Path)):
+        raise ConfigError(f"source={source!r}: give a folder, a hub id like owner/name, or 'embedded'")
+    return str(source) if source == "embedded" or not _is_local(source) else Path(source).resolve().name
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -143,16 +148,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: holds {type(content).__name__}, not an object; download it again")
     return content
-
-
-def adapter_of(folder: Path) -> Any:
-    """The adapter that knows the checkpoint in `folder`.
-
-    Raises:
-        CheckpointError: there is no readable `config.json`.
-        UnknownNameError: no installed adapter knows the model.
-    """
-    return _adapter(_config(folder), folder, None)
 
 
 def tokenizer_of(target: Target) -> Any:
@@ -198,18 +193,24 @@ def _config(folder: Path) -> Mapping[str, Any]:
     return read_json(path)
 
 
-def _adapter(config: Mapping[str, Any], folder: Path, name: str | None) -> Any:
+def adapter_for(config: Mapping[str, Any], origin: str | Path, name: str | None = None) -> tuple[str, Any]:
+    """Name and adapter of the family that a config belongs to, or of the given name.
+
+    Raises:
+        ConfigError: several adapters know it.
+        UnknownNameError: none does.
+    """
     if name is not None:
-        return ADAPTERS.get(name)
+        return name, ADAPTERS.get(name)
     matching = {n: part for n, part in ADAPTERS.working().items() if _knows(n, part, config)}
     if len(matching) > 1:
-        raise ConfigError(f"adapter=None: {', '.join(matching)} all know {folder}; name one of them")
+        raise ConfigError(f"adapter=None: {', '.join(matching)} all know {origin}; name one of them")
     if not matching:
         raise UnknownNameError(
-            f"model_type={config.get('model_type')!r} (architectures {config.get('architectures')!r}) of {folder}: "
-            f"no adapter knows it. {ADAPTERS.summary()}"
+            f"model_type={config.get('model_type')!r} (architectures {config.get('architectures')!r}) of {origin}: "
+            f"no adapter knows it; if one of them can run it, say which with adapter=. {ADAPTERS.summary()}"
         )
-    return next(iter(matching.values()))
+    return next(iter(matching.items()))
 
 
 def _knows(name: str, adapter: Any, config: Mapping[str, Any]) -> bool:
@@ -219,34 +220,3 @@ def _knows(name: str, adapter: Any, config: Mapping[str, Any]) -> bool:
     except Exception as error:
         ADAPTERS.failures[name] = f"matches() raised {type(error).__name__}: {error}"
         return False
-
-
-def _one_of(field: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{field}={value!r}: choose one of {', '.join(choices)}")
-
-
-def _dtype(value: torch.dtype | str | None) -> torch.dtype | str:
-    if value is None or value == "auto":
-        return "auto"
-    named = str(value).removeprefix("torch.")
-    _one_of("dtype", named, _DTYPES)
-    dtype: torch.dtype = getattr(torch, named)
-    return dtype
-
-
-def _placement(value: Any) -> Any:
-    """Checks a device; what accelerate takes besides goes through."""
-    if isinstance(value, str) and value not in _PLACEMENTS:
-        try:
-            device = torch.device(value)
-        except RuntimeError as error:
-            raise ConfigError(
-                f"device_map={value!r}: give a device (cpu, cuda, cuda:0, mps), one of "
-                f"{', '.join(_PLACEMENTS)}, or a mapping of module names to devices"
-            ) from error
-        if device.type == "meta":
-            raise ConfigError(f"device_map={value!r}: weights there hold no numbers; use cpu or cuda")
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise ConfigError(f"device_map={value!r}: this torch sees no CUDA device; use cpu")
-    return value

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from spotkit.cli import conformance, demo, generate, parts, terminal, train_drafter
+from spotkit.cli import conformance, demo, generate, inspect, parts, terminal, train_drafter
 from spotkit.errors import SpotkitError
 
 
@@ -47,6 +47,7 @@ def spotkit(version: bool = typer.Option(False, "--version", help="Print the ver
 
 app.command("demo")(demo.demo)
 app.command("generate")(generate.generate)
+app.command("inspect")(inspect.inspect)
 app.command("list")(parts.list_parts)
 app.command("train-drafter")(train_drafter.train)
 app.command("conformance")(conformance.conformance)

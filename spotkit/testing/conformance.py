@@ -17,7 +17,7 @@ from torch import Tensor
 from spotkit.build import strategy
 from spotkit.capabilities import device_of
 from spotkit.errors import CheckpointError
-from spotkit.loading import adapter_of, load, read_json
+from spotkit.loading import find, load, read_json
 from spotkit.loop import decode
 from spotkit.protocols import Target
 from spotkit.results import RowResult
@@ -86,7 +86,7 @@ def run_file(
     path = Path(path)
     content = _read(path)
     checkpoint = path.resolve().parent.parent / content["checkpoint"]
-    adapter_of(checkpoint)
+    find(checkpoint)
     targets: dict[tuple[int, str | None], Target] = {}
     failed = []
     for case in content["cases"]:
