@@ -35,8 +35,10 @@ def weight_files(folder: Path) -> list[Path]:
     """
     path = folder / "model.safetensors.index.json"
     names = ["model.safetensors"]
+    content: dict[str, Any] = {"metadata": {}}
     if path.is_file():
-        index = read_json(path).get("weight_map")
+        content = read_json(path)
+        index = content.get("weight_map")
         files = list(index.values()) if isinstance(index, dict) else []
         if not files or not all(isinstance(name, str) and name.endswith(".safetensors") for name in files):
             raise CheckpointError(f"{path}: weight_map names no safetensors files; download it again")
@@ -47,6 +49,8 @@ def weight_files(folder: Path) -> list[Path]:
             f"{folder}: weights missing ({', '.join(missing)}); download the whole checkpoint, or convert it to "
             "safetensors if it has another format"
         )
+    if not isinstance(content.get("metadata"), dict):
+        raise CheckpointError(f'{path}: has no metadata, which transformers reads; add "metadata": {{}} to it')
     return [folder / name for name in names]
 
 

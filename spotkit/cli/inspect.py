@@ -26,8 +26,10 @@ def inspect(
 
     Exit status 1 if it could not be loaded.
     """
+    from spotkit.cli.targets import silence
     from spotkit.inspection import inspect as look
 
+    silence()
     found = look(path, mask_id=mask_id, cache=cache, block_length=block_length)
     if json_:
         terminal.print_json(fields(found))

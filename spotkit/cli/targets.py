@@ -13,11 +13,17 @@ from spotkit.protocols import Target
 
 def load_target(source: str, **options: Any) -> Target:
     """`spotkit.load`, without transformers' bars where they would only be noise."""
+    if source == "embedded" or not sys.stderr.isatty():
+        silence()
+    return load(source, **options)
+
+
+def silence() -> None:
+    """Turns transformers' bars off, and its reports on weights, of which the errors here say the same."""
     from transformers.utils import logging
 
-    if source == "embedded" or not sys.stderr.isatty():
-        logging.disable_progress_bar()
-    return load(source, **options)
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
 
 
 def encode(target: Target, text: str, *, raw: bool = False) -> list[int]:

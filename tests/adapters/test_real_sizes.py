@@ -208,7 +208,7 @@ def write(folder: Path, config: dict[str, Any], entries: list[Entry], shards: in
         with (folder / file).open("wb") as out:
             out.write(len(text).to_bytes(8, "little") + text)
             out.truncate(8 + len(text) + end)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
 
 
 def prod(shape: tuple[int, ...]) -> int:
