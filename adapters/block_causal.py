@@ -61,7 +61,7 @@ class BlockCausal(Native):
         store = context.writable()
         ids = pad_sequence(list(context.pending), batch_first=True, padding_value=self.spec.pad_id)
         tree = self.layout == "tree"
-        plan = _Plan(context.lengths, context.waiting, count if tree else 1, width, self.spec.block_length)
+        plan = Plan(context.lengths, context.waiting, count if tree else 1, width, self.spec.block_length)
         mask, positions = plan.mask(self.device), plan.positions(self.device)
         cache: TreeCache | BatchCache
         if tree:
@@ -85,7 +85,7 @@ class BlockCausal(Native):
 
 
 @attrs.frozen
-class _Plan:
+class Plan:
     """Who sees whom, and where everyone stands, in one pass.
 
     Keys are `[T slots; P pending; states x N canvas positions]`, queries the latter two. Lengths are whole

@@ -7,7 +7,7 @@ Shapes: `B` rows, `K` states per row, `P` pending tokens (the most of any row), 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import attrs
 import torch
@@ -154,7 +154,7 @@ class Context:
         rows = [ended[row, ends.index(n - 1)] if n else old[row] for row, n in enumerate(self.waiting)]
         return torch.stack(rows)
 
-    def after_pass(self, store: Store) -> Context:
+    def after_pass(self, store: Store) -> Self:
         """The context once its pending ids have their keys and values in `store`."""
         waiting = self.waiting
         if any(waiting):
@@ -163,4 +163,5 @@ class Context:
                 store.compact(starts, filled=self.filled, count=max(waiting))
             store.version += 1
         lengths = tuple(have + new for have, new in zip(self.lengths, waiting, strict=True))
-        return Context(store, store.version, lengths, tuple(ids[:0] for ids in self.pending), self.before)
+        pending = tuple(ids[:0] for ids in self.pending)
+        return attrs.evolve(self, store=store, version=store.version, lengths=lengths, pending=pending)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spotkit.options import LoadOptions
+
 from . import presets
 from .configs import names_of, native_config, refuse, same, sizes_of
 from .family import Family
@@ -58,6 +60,6 @@ class Dream(Family):
         return None if cache == "none" else _BLOCK_LENGTH
 
     @classmethod
-    def presets(cls, name: str, cache: str) -> Presets:
+    def presets(cls, options: LoadOptions, cache: str) -> Presets:
         """See `spotkit.adapters.presets.dream`."""
-        return presets.dream(name, cache)
+        return presets.dream(options.name, cache)

@@ -73,8 +73,8 @@ class Family(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def presets(cls, name: str, cache: str) -> Presets:
-        """How the family's official generator decodes a checkpoint of that name."""
+    def presets(cls, options: LoadOptions, cache: str) -> Presets:
+        """How the family's official generator decodes a checkpoint loaded like that."""
 
     @classmethod
     def describe(
@@ -111,7 +111,7 @@ class Family(abc.ABC):
         build, tokenizer = cls.build(folder, config), load_tokenizer(folder)
         spec = cls.describe(folder, config=config, options=options, build=build, tokenizer=tokenizer)
         spec = attrs.evolve(spec, fingerprint=fingerprint(folder, build.sizes))
-        presets = preferred(folder, config, cls.presets(options.name, spec.variant))
+        presets = preferred(folder, config, cls.presets(options, spec.variant))
         model = load_model(build, folder, options=options)
         return cls.target(spec, model, tokenizer, options=options, presets=presets)
 
@@ -143,7 +143,7 @@ class Family(abc.ABC):
             full=cls.caches[0] == "none",
             cache=cache,
         )
-        presets = preferred(options.name, config, cls.presets(options.name, cache))
+        presets = preferred(options.name, config, cls.presets(options, cache))
         return cls.target(spec, model, tokenizer, options=options, presets=presets)
 
     @classmethod
@@ -162,7 +162,7 @@ class Family(abc.ABC):
         if build is not None and weights:
             model = told(faults, outline, build, dict(weights), origin=folder)
         if spec is not None:
-            presets = told(faults, preferred, folder, config, cls.presets(options.name, spec.variant))
+            presets = told(faults, preferred, folder, config, cls.presets(options, spec.variant))
         stored: dict[str, int] = {}
         for _, weight in weights:
             kind = str(weight.dtype).removeprefix("torch.")

@@ -11,12 +11,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spotkit.options import LoadOptions
+from spotkit.protocols import Target
+from spotkit.types import TargetSpec
+
 from . import presets
+from .base import computed_in
+from .block_cached import BlockCached
 from .configs import names_of, native_config, refuse, sizes_of
 from .dream import CHOICES, REQUIRED
 from .family import Family
 from .files import Build
-from .presets import Presets
+from .presets import SPAN, Presets
 
 _BLOCK_LENGTH = 32
 
@@ -25,7 +31,7 @@ class FastDLLMv2(Family):
     """Checkpoints of the Fast-dLLM v2 architecture, run by transformers' `Qwen2ForCausalLM`."""
 
     title = "Fast-dLLM v2"
-    caches = ("exact",)
+    caches = ("exact", "block")
     kinds = ("Qwen2ForCausalLM",)
     mask_id = 151665
     shift = 1
@@ -50,6 +56,16 @@ class FastDLLMv2(Family):
         return config.get("bd_size") or _BLOCK_LENGTH
 
     @classmethod
-    def presets(cls, name: str, cache: str) -> Presets:
+    def target(
+        cls, spec: TargetSpec, model: Any, tokenizer: Any, *, options: LoadOptions, presets: Presets
+    ) -> Target:
+        """See `Family.target`."""
+        if spec.variant != "block":
+            return super().target(spec, model, tokenizer, options=options, presets=presets)
+        spec, span = computed_in(spec, model), options.span or SPAN
+        return BlockCached(spec, model, tokenizer, options.layout, cls.shift, presets, span=span)
+
+    @classmethod
+    def presets(cls, options: LoadOptions, cache: str) -> Presets:
         """See `spotkit.adapters.presets.fast_dllm_v2`."""
-        return presets.fast_dllm_v2()
+        return presets.fast_dllm_v2(options.span or SPAN)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spotkit.options import LoadOptions
+
 from . import presets
 from .configs import names_of, native_config, refuse, sizes_of
 from .family import Family
@@ -89,6 +91,6 @@ class LLaDA(Family):
         return _BLOCK_LENGTH
 
     @classmethod
-    def presets(cls, name: str, cache: str) -> Presets:
+    def presets(cls, options: LoadOptions, cache: str) -> Presets:
         """See `spotkit.adapters.presets.llada`."""
         return presets.llada()

@@ -98,7 +98,7 @@ class LLaDA2(Family):
         return _BLOCK_LENGTH
 
     @classmethod
-    def presets(cls, name: str, cache: str) -> Presets:
+    def presets(cls, options: LoadOptions, cache: str) -> Presets:
         """See `spotkit.adapters.presets.llada2`."""
         return presets.llada2()
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spotkit.options import LoadOptions
+
 from . import presets
 from .configs import names_of, native_config, refuse, same, sizes_of
 from .family import Family
@@ -74,6 +76,6 @@ class LLaDAMoE(Family):
         return _BLOCK_LENGTH
 
     @classmethod
-    def presets(cls, name: str, cache: str) -> Presets:
+    def presets(cls, options: LoadOptions, cache: str) -> Presets:
         """See `spotkit.adapters.presets.llada`."""
         return presets.llada()

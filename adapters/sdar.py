@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spotkit.options import LoadOptions
+
 from . import presets
 from .configs import names_of, native_config, refuse, same, sizes_of
 from .family import Family
@@ -66,9 +68,9 @@ class SDAR(Family):
         return config.get("block_size") or _BLOCK_LENGTH
 
     @classmethod
-    def presets(cls, name: str, cache: str) -> Presets:
+    def presets(cls, options: LoadOptions, cache: str) -> Presets:
         """See `spotkit.adapters.presets.sdar`."""
-        return presets.sdar(name)
+        return presets.sdar(options.name)
 
     @classmethod
     def _sparse(cls, config: Mapping[str, Any]) -> bool:

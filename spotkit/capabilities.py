@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
 
 @runtime_checkable
@@ -26,6 +27,15 @@ class Placed(Protocol):
     @property
     def device(self) -> torch.device:
         """Where canvases go in and logits come out."""
+        ...
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """A target that cannot score every state beside the current one; the others are not accepted."""
+
+    def admits(self, canvases: Tensor, *, context: Any) -> Tensor:
+        """Which `canvases` `[B, K, N]` can be scored in one pass, bool `[B, K]`; the first of a row always can."""
         ...
 
 

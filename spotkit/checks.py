@@ -54,6 +54,17 @@ def scored(value: object, *, canvases: Tensor, vocab_size: int) -> tuple[Tensor,
     return logits, context
 
 
+def admitted(value: object, *, canvases: Tensor) -> Tensor:
+    """What `Target.admits` returned for `canvases` `[B, K, N]`: bool `[B, K]`.
+
+    Raises:
+        PartError: something else.
+    """
+    tensor("target.admits", value, like=canvases, shape=tuple(canvases.shape[:2]), dtype=torch.bool)
+    assert isinstance(value, Tensor)
+    return value
+
+
 def committed(value: object, *, state: State) -> Commit:
     """What `DecodingRule.commit` returned for `state` `[..., N]`.
 

@@ -46,6 +46,7 @@ def load(
     attn_implementation: str = "sdpa",
     layout: Literal["tree", "batch"] = "tree",
     cache: str | None = None,
+    span: int | None = None,
     mask_id: int | None = None,
     local_files_only: bool = False,
 ) -> Target:
@@ -67,8 +68,10 @@ def load(
         block_length: None takes the checkpoint's.
         attn_implementation: "sdpa" or "eager".
         layout: how the states of a pass are laid out: "tree" or "batch"; see `spotkit.adapters.base`.
-        cache: "none", "exact", "prefix" or "dual", as far as the family has it; None takes the exact way. "prefix"
-            and "dual" are Fast-dLLM's approximations for bidirectional models.
+        cache: "none", "exact", "prefix", "dual" or "block", as far as the family has it; None takes the exact way.
+            "prefix" and "dual" are Fast-dLLM's approximations for bidirectional models, "block" that of
+            Fast-dLLM v2 inside a block.
+        span: positions per part of a block, for `cache="block"`.
         mask_id: id of the mask token; None takes the checkpoint's, or the one that its family is known to use.
         local_files_only: never ask the hub, take what has been downloaded (as does `HF_HUB_OFFLINE=1`).
 
@@ -91,6 +94,7 @@ def load(
         attn_implementation=attn_implementation,
         layout=layout,
         cache=cache,
+        span=span,
         mask_id=mask_id,
     )
     found = find(source, adapter=adapter, local_files_only=local_files_only)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spotkit import checks, stop, tree
 from spotkit.begin import Job, begin, check_parts, check_prompts
-from spotkit.capabilities import device_of
+from spotkit.capabilities import Selective, device_of
 from spotkit.logprobs import form, normalise
 from spotkit.protocols import Target
 from spotkit.results import Collector, Result, RowResult
@@ -111,6 +111,9 @@ def _passes(target: Target, job: Job, state: State, context: Any, carry: Any) ->
         valid = valid & ~job.finished(state).unsqueeze(-1)
         drafted = time.perf_counter()
         canvases = candidates.canvas.clone(memory_format=torch.contiguous_format)
+        if isinstance(target, Selective):
+            others = checks.admitted(target.admits(canvases, context=context), canvases=candidates.canvas)
+            valid = valid & torch.cat([torch.ones_like(valid[:, :1]), others[:, 1:]], 1)
         answer = target.score(canvases, context=context)
         logits, context = checks.scored(answer, canvases=candidates.canvas, vocab_size=job.spec.vocab_size)
         logprobs, commit = _decide(logits, candidates, valid, job)

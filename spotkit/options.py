@@ -15,7 +15,7 @@ from spotkit.fields import instance, one_of, positive
 
 _DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
 _PLACEMENTS = ("auto", "balanced", "balanced_low_0", "sequential")
-CACHES = ("none", "exact", "prefix", "dual")
+CACHES = ("none", "exact", "prefix", "dual", "block")
 """Ways of caching that families have."""
 
 
@@ -88,6 +88,7 @@ class LoadOptions:
     attn_implementation: str = attrs.field(default="sdpa", validator=one_of("sdpa", "eager"))
     layout: Literal["tree", "batch"] = attrs.field(default="tree", validator=one_of("tree", "batch"))
     cache: str | None = attrs.field(default=None, validator=optional(one_of(*CACHES)))
+    span: int | None = attrs.field(default=None, validator=optional(positive))
     mask_id: int | None = attrs.field(default=None, validator=_token)
 
     def __attrs_post_init__(self) -> None:
@@ -96,6 +97,9 @@ class LoadOptions:
                 raise ConfigError(
                     f"{name}={getattr(self, name)!r}: only device_map makes use of it; give 'auto', say"
                 )
+
+        if self.span is not None and self.cache != "block":
+            raise ConfigError(f"span={self.span}: only cache='block' makes use of it; give that too, or leave it out")
 
     @property
     def placement(self) -> dict[str, Any]:

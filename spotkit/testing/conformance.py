@@ -87,11 +87,11 @@ def run_file(
     content = _read(path)
     checkpoint = path.resolve().parent.parent / content["checkpoint"]
     find(checkpoint)
-    targets: dict[tuple[int, str | None], Target] = {}
+    targets: dict[tuple[int, str | None, int | None], Target] = {}
     failed = []
     for case in content["cases"]:
         reading = read(case)
-        key = (reading.block_length, reading.cache)
+        key = (reading.block_length, reading.cache, reading.span)
         if key not in targets:
             targets[key] = load(
                 checkpoint,
@@ -100,6 +100,7 @@ def run_file(
                 attn_implementation=attn_implementation,
                 layout=layout,
                 cache=reading.cache,
+                span=reading.span,
                 mask_id=content.get("mask_id"),
             )
         difference = _difference(targets[key], case, reading)

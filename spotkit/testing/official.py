@@ -27,6 +27,7 @@ class Reading:
         new_tokens: length of the answer, if it is not that of the case.
         eos_ids: the end tokens that stop the official loop.
         cache: see `spotkit.load`.
+        span: the same.
         finish_block: see `DecodeConfig`.
         trimmed: whether the official function returns the text only, cut after its end token.
         end: length of the expected ids before padding; None if all count.
@@ -38,6 +39,7 @@ class Reading:
     new_tokens: int | None = None
     eos_ids: tuple[int, ...] = ()
     cache: str | None = None
+    span: int | None = None
     finish_block: bool = True
     trimmed: bool = False
     end: int | None = None
@@ -168,6 +170,8 @@ def _fast_dllm_v2(case: Case) -> Reading:
         length,
         new_tokens=blocks * length + 1 - prompt,  # whole blocks, and the token that the last one's pass writes
         eos_ids=(stop,) if stopped and ids.index(stop, prompt) == stopped[0] else (),
+        cache="block" if case["use_block_cache"] else "exact",
+        span=case["small_block_length"] if case["use_block_cache"] else None,
         trimmed=True,
         end=stopped[0] + 1 if stopped else None,
     )

@@ -137,6 +137,7 @@ def test_subclasses_are_models_of_the_family_and_lookalikes_are_not() -> None:
 
 def test_an_adapter_that_adapts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ADAPTERS, "_added", dict(ADAPTERS._added))
+    monkeypatch.setattr(ADAPTERS, "failures", {})
     ADAPTERS.register("loader_only", SimpleNamespace(matches=lambda config: False, load=lambda *a, **k: None))
     with pytest.raises(PartError, match=r"adapter='loader_only': has no adapt\(\)"):
         spotkit.adapt(built("llada"), adapter="loader_only")

@@ -36,7 +36,7 @@ CACHES = {
     "llada_moe": ("none", "prefix", "dual"),
     "llada2": ("exact",),
     "dream": ("none", "prefix", "dual"),
-    "fast_dllm_v2": ("exact",),
+    "fast_dllm_v2": ("exact", "block"),
 }
 KINDS = [(name, cache) for name, caches in CACHES.items() for cache in caches]
 MASKS = {
@@ -54,6 +54,7 @@ def target_of(name: str, cache: str, layout: str, block_length: int, dtype: str 
         cache=cache,
         layout=layout,
         block_length=block_length,
+        span=2 if cache == "block" else None,
         mask_id=MASKS.get(name),
     )
 

@@ -40,7 +40,7 @@ FAMILIES = (
     Family("llada_moe", 139, ("none", "prefix", "dual"), 7),
     Family("llada2", 131, ("exact",), 25),
     Family("dream", 129, ("none", "prefix", "dual"), 36, shift=1),
-    Family("fast_dllm_v2", 123, ("exact",), 0, shift=1),
+    Family("fast_dllm_v2", 123, ("exact",), 32, shift=1),
 )
 PARTS = [pytest.param(f, c, id=f"{f.name}-{c}") for f in FAMILIES for c in f.caches]
 SETTINGS = [("sdpa", "tree"), ("eager", "batch"), ("sdpa", "batch"), ("eager", "tree")]

@@ -27,7 +27,7 @@ FAMILIES = {
     "llada_moe": ("none", "prefix", "dual"),
     "llada2": ("exact",),
     "dream": ("none", "prefix", "dual"),
-    "fast_dllm_v2": ("exact",),
+    "fast_dllm_v2": ("exact", "block"),
 }
 MASKS = {"llada": 127, "llada_moe": 139, "llada2": 131, "dream": 129, "fast_dllm_v2": 123}
 KINDS = [(family, cache) for family, caches in FAMILIES.items() for cache in caches]
@@ -49,7 +49,7 @@ def shape(rule: object) -> object:
     return attrs.evolve(rule, **changes)
 
 
-@pytest.mark.parametrize("family", ["sdar", "llada", "llada_moe", "llada2", "dream"])
+@pytest.mark.parametrize("family", ["sdar", "llada", "llada_moe", "llada2", "dream", "fast_dllm_v2"])
 def test_presets_do_what_the_official_runs_did(family: str) -> None:
     """Every official run at temperature 0 is that of a preset of its name, up to the numbers given to it."""
     cases = json.loads((DATA / f"cases/{family}.json").read_text())["cases"]
