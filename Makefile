@@ -7,11 +7,12 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --no-com
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: help demo test setup lint format clean
+.PHONY: help demo test nightly setup lint format clean
 
 help:
 	@echo "make demo    set up .venv if needed and run 'spotkit demo'"
 	@echo "make test    set up .venv if needed and run the tests"
+	@echo "make nightly  the tests with many more examples, for hours"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff rewrite the sources"
 	@echo "make clean   remove .venv and everything that was built"
@@ -21,6 +22,9 @@ demo: setup
 
 test: setup
 	$(BIN)/pytest
+
+nightly: setup
+	SPOTKIT_TEST_PROFILE=nightly $(BIN)/pytest
 
 setup: $(INSTALLED)
 

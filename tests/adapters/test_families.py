@@ -91,6 +91,37 @@ def test_official_logits(family, attention, layout):
         close(state, logits[cut - family.shift : len(whole) - family.shift])
 
 
+@pytest.mark.parametrize(("attention", "layout"), SETTINGS)
+@pytest.mark.parametrize(
+    "family", [f for f in FAMILIES if f.name in ("llada", "llada_gqa_tied", "dream")], ids=lambda f: f.name
+)
+def test_official_logits_of_a_left_padded_row(family, attention, layout):
+    """A short row beside a long one gets what the official code gives it behind padding."""
+    reference = load_file(DATA / "checkpoints" / family.name / "reference_logits.safetensors")
+    whole, real = reference["ids"][0], reference["left_pad_mask"][0].bool()
+    pad, cut = int((~real).sum()), len(whole) - 6
+    assert 0 < pad < cut - 1
+    of = target(family, "none", attention, layout, 6)
+    context = of.open([whole[:cut], whole[pad:cut]], max_new_tokens=6)
+    scored, _ = of.score(whole[cut:].view(1, 1, -1).expand(2, 2, -1), context=context)
+    places = slice(cut - family.shift, len(whole) - family.shift)
+    for state in range(2):
+        close(scored[0, state], reference["full_logits"][0, places])
+        close(scored[1, state], reference["left_pad_logits"][0, places])
+    assert (scored[0] - scored[1]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize(("attention", "layout"), SETTINGS)
+def test_official_logits_of_a_block_behind_cached_ones(attention, layout):
+    family = next(f for f in FAMILIES if f.name == "fast_dllm_v2")
+    reference = load_file(DATA / "checkpoints" / family.name / "reference_logits.safetensors")
+    whole = reference["ids"][0]
+    of = target(family, "exact", attention, layout, 8)
+    _, context = of.score(whole[16:].view(1, 1, -1), context=of.open([whole[:16]], max_new_tokens=8))
+    scored, _ = of.score(whole[16:].view(1, 1, -1), context=context)
+    close(scored[0, 0, 1:], reference["block_logits"][0, :-1])
+
+
 def prompts_of(family):
     return [ids(8, seed=1), ids(4, seed=2), ids(12, seed=3)] if family.causal else [
         ids(7, seed=1), ids(2, seed=2), ids(11, seed=3)
