@@ -12,7 +12,7 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 help:
 	@echo "make demo    set up .venv if needed and run 'spotkit demo'"
 	@echo "make test    set up .venv if needed and run the tests"
-	@echo "make nightly  the tests with many more examples, for hours"
+	@echo "make nightly the tests with many more examples, for hours"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff rewrite the sources"
 	@echo "make clean   remove .venv and everything that was built"

@@ -98,6 +98,11 @@ def train(
         fit=FitConfig(steps=steps, batch=batch, seed=seed),
     )
     first = at(lengths[0] if lengths else None)  # after the options were checked, as it may take minutes
+    if not lengths and first.spec.block_grid == "answer":
+        raise ConfigError(
+            f"--block-length: an answer of {first.spec.name} is one block of any length; say which ones the drafter "
+            "is to serve"
+        )
     config = attrs.evolve(config, block_lengths=lengths or (first.spec.block_length,))
     try:
         with terminal.progress() as bars:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from spotkit.strategies import spot_trainer
 from spotkit.strategies.order_model import OrderConfig
 from spotkit.training import drafter as drafter_module
 
+DATA = Path(__file__).parent.parent / "data" / "conformance"
 OPTIONS = (
     "--block-length", 4, "--window", 2, "--max-new-tokens", 10, "--examples", 50, "--steps", 4, "--batch", 8,
     "--rows", 4, "--held-out", 0.25,
@@ -41,6 +44,30 @@ def test_trains_and_the_drafter_serves(spotkit, model, prompts, tmp_path):
     used = spotkit("generate", "Hi", "--model", model, "--drafter", out, "--max-new-tokens", 8)
     assert used.exit_code == 0, used.output
     assert used.stderr.startswith("spot: ")
+
+
+@pytest.fixture
+def dream(model, tmp_path):
+    """A tiny Dream checkpoint with the tokenizer of the tiny model."""
+    folder = tmp_path / "dream"
+    shutil.copytree(DATA / "checkpoints/dream", folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(f"{model}/{name}", folder)
+    return folder
+
+
+def test_a_target_whose_answer_is_one_block(spotkit, dream, prompts, tmp_path):
+    common = ("train-drafter", "--target", dream, "--prompts", prompts, "--out", tmp_path / "out")
+    refused = spotkit(*common)
+    assert refused.exit_code == 2
+    assert "--block-length: an answer of dream is one block" in refused.stderr
+    result = spotkit(*common, *OPTIONS)
+    assert result.exit_code == 0, result.output
+    told = ("generate", "Hi", "--model", dream, "--block-length", 4, "--max-new-tokens", 8, "--rule", "static")
+    texts = [spotkit(*told, "--strategy", "plain"), spotkit(*told, "--drafter", tmp_path / "out")]
+    assert [text.exit_code for text in texts] == [0, 0], texts[1].output
+    assert texts[0].stdout == texts[1].stdout
+    assert texts[1].stderr.startswith("spot: ")
 
 
 def test_run_again_it_goes_on_and_ends_the_same(spotkit, model, prompts, tmp_path, monkeypatch):
