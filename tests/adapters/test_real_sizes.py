@@ -13,8 +13,18 @@ from typing import Any
 
 import attrs
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from spotkit.errors import CheckpointError
 from spotkit.inspection import inspect
+from spotkit.loading import load
+from spotkit.logprobs import Sampling
+from spotkit.rules import Static
+from spotkit.settings import DecodeConfig
+from spotkit.strategies.freedave import FreeDave
+from spotkit.testing.cases import Case, check_exact
+from spotkit.testing.drafters import Clairvoyant
 
 Entry = tuple[str, tuple[int, ...]]
 
@@ -263,3 +273,89 @@ def test_a_weight_too_few_or_too_many_or_of_another_shape(name: str, tmp_path: P
     assert re.search("missing .*" + re.escape(native(key)), few[0])
     assert "not in the model model.stray.weight" in many[0]
     assert re.search(f"of another shape|{key} is .*, the others", other[0])
+
+
+@pytest.fixture(scope="module")
+def small_experts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, torch.Tensor]]:
+    """A tiny SDAR with experts in the layout of the released one, with random weights."""
+    config = dense(48, 2, 4, 2, 64, 90, head_dim=16, torch_dtype="float32") | EXPERTS
+    config |= {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "mask_token_id": 89}
+    numbers = torch.Generator().manual_seed(0)
+    weights = {
+        name: torch.randn(shape, generator=numbers) * (0.3 if len(shape) > 1 else 0.1) + (len(shape) == 1)
+        for name, shape in qwen(config, experts=True)
+    }
+    folder = tmp_path_factory.mktemp("sdar_moe")
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": 88, "block_size": 4}))
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder, weights
+
+
+def test_sdar_with_experts_scores_as_the_weights_say(small_experts) -> None:
+    """Against a forward pass written out by hand from the official weights, block-causal."""
+    folder, weights = small_experts
+    ids = torch.randint(85, (12,), generator=torch.Generator().manual_seed(1))
+    expected = by_hand(weights, ids)
+    for layout in ("tree", "batch"):
+        target = load(folder, layout=layout)
+        assert type(target.model).__name__ == "Qwen3MoeForCausalLM"
+        context = target.open([ids[:8]], max_new_tokens=4)
+        logits, _ = target.score(ids[8:].view(1, 1, -1).expand(1, 3, -1), context=context)
+        for state in logits[0]:
+            torch.testing.assert_close(state, expected[8:], rtol=0, atol=1e-4)
+
+
+def by_hand(weights: dict[str, torch.Tensor], ids: torch.Tensor) -> torch.Tensor:
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weights[name]
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        angles = torch.arange(len(ids)).view(-1, 1) / 1e6 ** (torch.arange(0, 16, 2) / 16)
+        angles = torch.cat([angles, angles], -1).view(len(ids), 1, 16)
+        return x * angles.cos() + torch.cat([-x[..., 8:], x[..., :8]], -1) * angles.sin()
+
+    x = weights["model.embed_tokens.weight"][ids]
+    block = torch.arange(len(ids)) // 4
+    for i in range(2):
+        layer = f"model.layers.{i}."
+        y = norm(x, layer + "input_layernorm.weight")
+        q, k, v = (
+            (y @ weights[layer + f"self_attn.{n}_proj.weight"].T).view(len(ids), heads, 16)
+            for n, heads in (("q", 4), ("k", 2), ("v", 2))
+        )
+        q = turned(norm(q, layer + "self_attn.q_norm.weight"))
+        k = turned(norm(k, layer + "self_attn.k_norm.weight")).repeat_interleave(2, 1)
+        scores = torch.einsum("ihd,jhd->hij", q, k) / 4
+        share = scores.masked_fill(block.view(-1, 1) < block, -torch.inf).softmax(-1)
+        seen = torch.einsum("hij,jhd->ihd", share, v.repeat_interleave(2, 1)).flatten(1)
+        x = x + seen @ weights[layer + "self_attn.o_proj.weight"].T
+        y = norm(x, layer + "post_attention_layernorm.weight")
+        chances = (y @ weights[layer + "mlp.gate.weight"].T).softmax(-1)
+        best, chosen = chances.topk(2, dim=-1)
+        best = best / best.sum(-1, keepdim=True)
+        for place in range(len(ids)):
+            for rank in range(2):
+                expert = layer + f"mlp.experts.{int(chosen[place, rank])}."
+                gate, up = (weights[expert + f"{n}_proj.weight"] @ y[place] for n in ("gate", "up"))
+                inner = torch.nn.functional.silu(gate) * up
+                x[place] = x[place] + best[place, rank] * (weights[expert + "down_proj.weight"] @ inner)
+    return norm(x, "model.norm.weight") @ weights["lm_head.weight"].T
+
+
+@pytest.mark.parametrize("layout", ["tree", "batch"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_sdar_with_experts_drafts_exactly(small_experts, layout: str, temperature: float) -> None:
+    target = load(small_experts[0], layout=layout)
+    config = DecodeConfig(max_new_tokens=14, sampling=Sampling(temperature), seed=3, finish_block=True)
+    case = Case(target, ((1, 2, 3, 4, 5), (7, 8)), (0, 1), Static(), config, budget=6, window=2)
+    plain = case.plain()
+    assert check_exact(case, Clairvoyant.of(plain, case.row_ids), plain).stats.accepted > plain.stats.steps // 2
+    assert check_exact(case, FreeDave(), plain).stats.drafted > 0
+
+
+@pytest.mark.parametrize("change", [{"decoder_sparse_step": 2}, {"mlp_only_layers": [1]}])
+def test_sdar_with_layers_without_experts_is_refused(small_experts, change: dict[str, Any], tmp_path: Path) -> None:
+    content = json.loads((small_experts[0] / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(content | change))
+    with pytest.raises(CheckpointError, match=next(iter(change))):
+        load(tmp_path)
