@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +59,35 @@ def test_no_such_folder(source: str | Path) -> None:
 def test_hub_id_that_was_not_downloaded() -> None:
     with pytest.raises(CheckpointError, match=r"owner/name: neither a folder nor.*hf download owner/name"):
         load("owner/name", local_files_only=True)
+
+
+def test_offline_what_was_downloaded_is_found(tmp_path: Path) -> None:
+    """In a process of its own, as the hub's library reads its settings once; `hub` is laid out as it lays it out."""
+    repo = tmp_path / "hub/models--owner--name"
+    commit = "0" * 40
+    shutil.copytree(SDAR, repo / "snapshots" / commit)
+    (repo / "refs").mkdir()
+    (repo / "refs/main").write_text(commit)
+    code = (
+        "import spotkit\n"
+        "target = spotkit.load('owner/name')\n"
+        "print(target.spec.name, target.spec.vocab_size)\n"
+        "try:\n"
+        "    spotkit.load('owner/other')\n"
+        "except spotkit.CheckpointError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()[:2]
+    assert first == "owner/name 120"
+    assert second.startswith("owner/other: neither a folder nor to be had from the hub")
 
 
 def test_hub_id(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
