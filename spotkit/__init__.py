@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from spotkit.loop import decode, stream
     from spotkit.presets import Preset, presets_of
     from spotkit.results import Result, Stats
-    from spotkit.rules import Sequential, Static, Threshold
+    from spotkit.rules import EntropyBound, Factor, Ordered, Sequential, Static, Threshold
     from spotkit.sampler import Sampler
     from spotkit.settings import DecodeConfig, Strategy
     from spotkit.tape import Tape
@@ -59,7 +59,7 @@ _HOME = {
     "loop": ("decode", "stream"),
     "presets": ("Preset", "presets_of"),
     "results": ("Result", "Stats"),
-    "rules": ("Sequential", "Static", "Threshold"),
+    "rules": ("EntropyBound", "Factor", "Ordered", "Sequential", "Static", "Threshold"),
     "sampler": ("Sampler",),
     "settings": ("DecodeConfig", "Strategy"),
     "tape": ("Tape",),
@@ -74,11 +74,14 @@ __all__ = [
     "DecodeConfig",
     "Draft",
     "DraftError",
+    "EntropyBound",
     "Event",
     "Evidence",
+    "Factor",
     "Guarantee",
     "MismatchError",
     "NonFiniteLogitsError",
+    "Ordered",
     "PartError",
     "Preset",
     "Result",

@@ -202,6 +202,73 @@ class Threshold:
         return (granted - (length - still_open)).clamp(min=1)
 
 
+def _number(_: object, field: attrs.Attribute[float], value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise ConfigError(f"{field.name}={value!r}: give a number of at least 0 (0 commits one position per step)")
+
+
+@attrs.frozen
+class Factor:
+    """The most confident positions commit as long as the `n`-th has a probability of at least `1 - factor / (n + 1)`.
+
+    The best one always commits. If all but the least confident pass, that one commits too, as in the source.
+
+    Attributes:
+        factor: higher commits more.
+        confidence: see `Static`.
+
+    Source: Fast-dLLM `llada/generate.py`, `get_transfer_index_dynamic`.
+    """
+
+    factor: float = attrs.field(default=1.0, validator=_number)
+    confidence: Confidence = attrs.field(default="raw", validator=one_of(*_KINDS))
+
+    uses_step = False
+
+    def commit(self, logprobs: LogProbs, *, state: State, sampler: Sampler) -> Commit:
+        """The leading positions that pass."""
+        tokens = sampler.draw(logprobs, state=state)
+        confidence = _confidence(logprobs, tokens, self.confidence)
+        ordered = confidence.sort(dim=-1, descending=True, stable=True).values.exp()
+        place = torch.arange(1, ordered.shape[-1] + 1, device=ordered.device)
+        passed = (ordered >= 1 - self.factor / (place + 1)) | (place == 1)
+        count = passed.long().cumprod(-1).sum(-1)
+        due = logprobs.index.sum(-1)
+        count = torch.where(count >= due - 1, due, count)
+        return Commit(_leading(confidence, count) & logprobs.index, scatter(tokens, logprobs.index, 0))
+
+
+@attrs.frozen
+class EntropyBound:
+    """The surest positions commit as long as the sum of their entropies, the largest left out, stays within a bound.
+
+    So the tokens that commit together depend little on one another; the surest one always commits.
+
+    Attributes:
+        bound: nats; higher commits more.
+        confidence: the distribution that entropies are taken of, see `Static`.
+        measure: what makes a position sure, see `Static`.
+
+    Source: EB-Sampler (arXiv 2505.24857); the default bound is that of SDAR's `entropy_bounded`.
+    """
+
+    bound: float = attrs.field(default=0.35, validator=_number)
+    confidence: Confidence = attrs.field(default="raw", validator=one_of(*_KINDS))
+    measure: Measure = attrs.field(default="entropy", validator=one_of("probability", "margin", "entropy"))
+
+    uses_step = False
+
+    def commit(self, logprobs: LogProbs, *, state: State, sampler: Sampler) -> Commit:
+        """The leading positions within the bound."""
+        tokens = sampler.draw(logprobs, state=state)
+        sureness = _sureness(logprobs, tokens, self.confidence, self.measure)
+        order = sureness.sort(dim=-1, descending=True, stable=True).indices
+        entropy = -_sureness(logprobs, tokens, self.confidence, "entropy").gather(-1, order)
+        spent = entropy.cumsum(-1) - entropy.cummax(-1).values
+        count = (spent <= self.bound).long().cumprod(-1).sum(-1).clamp(min=1)
+        return Commit(_leading(sureness, count) & logprobs.index, scatter(tokens, logprobs.index, 0))
+
+
 @attrs.frozen
 class Sequential:
     """The leftmost open positions commit, a fixed number per step.

@@ -12,7 +12,7 @@ from spotkit.acceptance import StateEquality
 from spotkit.errors import ConfigError
 from spotkit.logprobs import Sampling
 from spotkit.loop import decode, stream
-from spotkit.rules import Sequential, Static, Threshold
+from spotkit.rules import EntropyBound, Factor, Sequential, Static, Threshold
 from spotkit.settings import DecodeConfig, Strategy
 from spotkit.strategies.freedave import FreeDave
 from spotkit.tape import Tape
@@ -150,6 +150,10 @@ BAD_NUMBERS = ("1", None, True, float("nan"))
         *[(Threshold, "fallback", v) for v in ("none", None)],
         *[(Threshold, "steps_per_block", v) for v in (0, -3)],
         *[(Threshold, "confidence", v) for v in ("margin", None)],
+        *[(Factor, "factor", v) for v in (-0.1, float("inf"), *BAD_NUMBERS)],
+        *[(Factor, "confidence", v) for v in ("Raw", None)],
+        *[(EntropyBound, "bound", v) for v in (-0.1, float("inf"), *BAD_NUMBERS)],
+        *[(EntropyBound, "measure", v) for v in ("variance", None)],
         *[(FreeDave, "depth", v) for v in (0, -1, 1.5, True)],
     ],
 )

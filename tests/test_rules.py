@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spotkit.logprobs import Sampling
 from spotkit.protocols import DecodingRule
-from spotkit.rules import Sequential, Static, Threshold, schedule
+from spotkit.rules import EntropyBound, Factor, Sequential, Static, Threshold, schedule
 from spotkit.sampler import Sampler
 from spotkit.testing.cases import rules
 from spotkit.types import Commit, LogProbs, State
@@ -44,6 +44,66 @@ def commit(rule: DecodingRule, confidence: list[float], state: State) -> Commit:
 
 def places(made: Commit) -> list[int]:
     return made.positions[0].nonzero().squeeze(-1).tolist()
+
+
+def factor_reference(sure: list[float], factor: float) -> int:
+    """How many of the most confident commit, after the source's own loop."""
+    ordered = sorted(sure, reverse=True)
+    limits = [-1.0, *(1 - factor / (n + 1) for n in range(2, len(ordered) + 1))]
+    last = next((i for i in range(len(ordered)) if ordered[i] < limits[i]), len(ordered) - 1)
+    return last + 1 if last in (0, len(ordered) - 1) else last
+
+
+@given(sure=st.lists(st.floats(0.5, 1 - 1e-6), min_size=1, max_size=9), factor=st.sampled_from([0.0, 0.3, 1.0, 2.5]))
+def test_factor_commits_what_the_source_does(sure: list[float], factor: float) -> None:
+    made = commit(Factor(factor), sure, state_of([False] * len(sure)))
+    count = factor_reference(sure, factor)
+    best = sorted(range(len(sure)), key=lambda i: -sure[i])[:count]
+    assert places(made) == sorted(best)
+
+
+@pytest.mark.parametrize(
+    ("factor", "sure", "chosen"),
+    [
+        (1.0, [0.9, 0.8, 0.7, 0.6], [0, 1]),  # limits: none, 1 - 1/3, 1 - 1/4, 1 - 1/5
+        (1.0, [0.66, 0.5, 0.5, 0.5], [0]),
+        (1.0, [0.9, 0.8, 0.76, 0.6], [0, 1, 2, 3]),  # only the last one fails
+        (0.0, [0.9, 0.9, 0.9, 0.9], [0]),
+        (1.0, [0.6], [0]),
+    ],
+)
+def test_factor(factor: float, sure: list[float], chosen: list[int]) -> None:
+    assert places(commit(Factor(factor), sure, state_of([False] * len(sure)))) == chosen
+
+
+def entropy(sure: float) -> float:
+    return -sum(p * math.log(p + 1e-10) for p in (sure, 1 - sure))
+
+
+@given(
+    sure=st.lists(st.floats(0.5, 1 - 1e-6), min_size=1, max_size=9), bound=st.sampled_from([0.0, 0.2, 0.35, 1.0, 9.0])
+)
+def test_entropy_bound_commits_the_longest_prefix_within_the_bound(sure: list[float], bound: float) -> None:
+    made = places(commit(EntropyBound(bound), sure, state_of([True, *[False] * len(sure)])))
+    order = sorted(range(len(sure)), key=lambda i: entropy(sure[i]))
+    costs = [sum(entropy(sure[i]) for i in order[:n]) - entropy(sure[order[n - 1]]) for n in range(1, len(sure) + 1)]
+    near = min((abs(cost - bound) for cost in costs[1:]), default=1.0)
+    if near > 1e-9 and len({round(entropy(p), 12) for p in sure}) == len(sure):
+        count = sum(cost <= bound for cost in costs)
+        assert made == sorted(1 + i for i in order[: max(count, 1)])
+    assert made
+
+
+def test_entropy_bound_orders_by_what_it_is_told_to() -> None:
+    """With two tokens all measures order alike; with three they need not."""
+    raw = torch.tensor([[0.5, 0.5, 0.0], [0.6, 0.2, 0.2], [0.55, 0.44, 0.01]], dtype=torch.float64).log()
+    state = state_of([False] * 3)
+    logprobs = LogProbs(raw, raw, raw, state.active)
+    chosen = {
+        measure: places(EntropyBound(0.0, measure=measure).commit(logprobs, state=state, sampler=GREEDY))
+        for measure in ("probability", "margin", "entropy")
+    }
+    assert chosen == {"probability": [1], "margin": [1], "entropy": [0]}
 
 
 @given(length=st.integers(1, 64), steps=st.none() | st.integers(1, 130))

@@ -16,7 +16,7 @@ from spotkit.logprobs import Confidence, Sampling
 from spotkit.loop import decode
 from spotkit.protocols import AcceptanceRule, DecodingRule, Drafter, Target
 from spotkit.results import Result, RowResult
-from spotkit.rules import Sequential, Static, Threshold
+from spotkit.rules import EntropyBound, Factor, Sequential, Static, Threshold
 from spotkit.settings import DecodeConfig, Strategy
 from spotkit.testing.drafters import Nothing
 from spotkit.testing.targets import TableTarget
@@ -135,6 +135,13 @@ def rules() -> st.SearchStrategy[DecodingRule]:
             confidence=kinds,
         ),
         st.builds(Sequential, steps_per_block=steps),
+        st.builds(Factor, factor=st.sampled_from([0.0, 0.5, 1.0, 1.5, 3.0]), confidence=kinds),
+        st.builds(
+            EntropyBound,
+            bound=st.sampled_from([0.0, 0.1, 0.35, 1.0, 5.0]),
+            confidence=kinds,
+            measure=st.sampled_from(["probability", "margin", "entropy"]),
+        ),
     )
 
 
