@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spotkit.logprobs import Sampling, normalise
 from spotkit.protocols import DecodingRule
-from spotkit.rules import Sequential, Static, Threshold
+from spotkit.rules import EntropyBound, Factor, Sequential, Static, Threshold
 from spotkit.tape import Tape
 from spotkit.testing.cases import Case, cases
 from spotkit.types import Step
@@ -29,10 +29,14 @@ def granted(steps: int | None, step: int, length: int) -> int:
 
 def choose(rule: DecodingRule, picks: dict[int, tuple[int, float]], step: int, length: int) -> list[int]:
     """The positions that commit, of `picks`: position -> (token, log-prob of it)."""
+    ranked = sorted(picks, key=lambda i: (-picks[i][1], i))
+    if isinstance(rule, Factor):
+        limits = [1 - rule.factor / (n + 1) for n in range(1, len(ranked) + 1)]
+        failed = [n for n in range(1, len(ranked)) if math.exp(picks[ranked[n]][1]) < limits[n]]
+        return ranked if not failed or failed[0] == len(ranked) - 1 else ranked[: failed[0]]
     count = granted(rule.steps_per_block, step, length)
     if isinstance(rule, Sequential):
         return sorted(picks)[:count]
-    ranked = sorted(picks, key=lambda i: (-picks[i][1], i))
     if isinstance(rule, Static):
         return ranked[:count]
     passed = [i for i in ranked if math.exp(picks[i][1]) > rule.threshold]
@@ -102,6 +106,10 @@ def simple_cases(draw: st.DrawFn) -> Case:
     rule = case.rule
     if isinstance(rule, Threshold):
         rule = attrs.evolve(rule, threshold=draw(st.sampled_from([0.13, 0.41, 0.61, 0.93])))
+    if isinstance(rule, Factor):
+        rule = Factor(draw(st.sampled_from([0.37, 0.83, 1.27])))
+    if isinstance(rule, EntropyBound):  # needs whole distributions; test_rules.py has its reference
+        rule = Static()
     return attrs.evolve(case, rule=rule, config=attrs.evolve(case.config, sampling=sampling))
 
 
