@@ -78,9 +78,16 @@ class Family(abc.ABC):
 
     @classmethod
     def describe(
-        cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions, build: Build, tokenizer: Any
+        cls,
+        origin: str | Path,
+        *,
+        config: Mapping[str, Any],
+        generation: Mapping[str, Any],
+        sizes: Mapping[str, Any],
+        options: LoadOptions,
+        tokenizer: Any,
     ) -> TargetSpec:
-        """The spec of a checkpoint whose weights need not be there.
+        """The spec of a model whose weights need not be there; see `spec_of`.
 
         Raises:
             ConfigError: a cache that the family does not have.
@@ -88,11 +95,11 @@ class Family(abc.ABC):
         """
         cache = cache_of(options.cache, cls.caches, name=cls.title)
         return spec_of(
-            folder,
+            origin,
             config,
-            generation_of(folder),
+            generation,
             tokenizer,
-            sizes=build.sizes,
+            sizes=sizes,
             options=options,
             block_length=cls.block_length(config, cache),
             mask_id=cls.mask_id,
@@ -109,7 +116,14 @@ class Family(abc.ABC):
             CheckpointError: a file is missing or damaged, or the checkpoint is of a kind not supported.
         """
         build, tokenizer = cls.build(folder, config), load_tokenizer(folder)
-        spec = cls.describe(folder, config=config, options=options, build=build, tokenizer=tokenizer)
+        spec = cls.describe(
+            folder,
+            config=config,
+            generation=generation_of(folder),
+            sizes=build.sizes,
+            options=options,
+            tokenizer=tokenizer,
+        )
         spec = attrs.evolve(spec, fingerprint=fingerprint(folder, build.sizes))
         presets = preferred(folder, config, cls.presets(options, spec.variant))
         model = load_model(build, folder, options=options)
@@ -129,21 +143,12 @@ class Family(abc.ABC):
                 "the checkpoint into that class, or with spotkit.load"
             )
         config = model.config.to_dict()
-        generation = getattr(model, "generation_config", None)
-        cache = cache_of(options.cache, cls.caches, name=cls.title)
-        spec = spec_of(
-            options.name,
-            config,
-            {} if generation is None else generation.to_dict(),
-            tokenizer,
-            sizes=config,
-            options=options,
-            block_length=cls.block_length(config, cache),
-            mask_id=cls.mask_id,
-            full=cls.caches[0] == "none",
-            cache=cache,
+        known = getattr(model, "generation_config", None)
+        generation = {} if known is None else known.to_dict()
+        spec = cls.describe(
+            options.name, config=config, generation=generation, sizes=config, options=options, tokenizer=tokenizer
         )
-        presets = preferred(options.name, config, cls.presets(options, cache))
+        presets = preferred(options.name, config, cls.presets(options, spec.variant))
         return cls.target(spec, model, tokenizer, options=options, presets=presets)
 
     @classmethod
@@ -157,7 +162,14 @@ class Family(abc.ABC):
         presets: Presets | None = None
         if build is not None:
             spec = told(
-                faults, cls.describe, folder, config=config, options=options, build=build, tokenizer=tokenizer
+                faults,
+                cls.describe,
+                folder,
+                config=config,
+                generation=told(faults, generation_of, folder) or {},
+                sizes=build.sizes,
+                options=options,
+                tokenizer=tokenizer,
             )
         if build is not None and weights:
             model = told(faults, outline, build, dict(weights), origin=folder)

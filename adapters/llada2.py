@@ -82,15 +82,24 @@ class LLaDA2(Family):
 
     @classmethod
     def describe(
-        cls, folder: Path, *, config: Mapping[str, Any], options: LoadOptions, build: Build, tokenizer: Any
+        cls,
+        origin: str | Path,
+        *,
+        config: Mapping[str, Any],
+        generation: Mapping[str, Any],
+        sizes: Mapping[str, Any],
+        options: LoadOptions,
+        tokenizer: Any,
     ) -> TargetSpec:
         """See `Family.describe`; LLaDA2.1 is refused."""
         if _EDITING.lower() in f"{options.name} {config.get('_name_or_path', '')}".lower():
             raise CheckpointError(
-                f"{folder}: {_EDITING} also rewrites tokens that it has committed, which a state here cannot say; "
+                f"{origin}: {_EDITING} also rewrites tokens that it has committed, which a state here cannot say; "
                 "use a LLaDA2.0 checkpoint"
             )
-        return super().describe(folder, config=config, options=options, build=build, tokenizer=tokenizer)
+        return super().describe(
+            origin, config=config, generation=generation, sizes=sizes, options=options, tokenizer=tokenizer
+        )
 
     @classmethod
     def block_length(cls, config: Mapping[str, Any], cache: str) -> int:
