@@ -15,6 +15,7 @@ from spotkit.loop import decode, stream
 from spotkit.rules import EntropyBound, Factor, Sequential, Static, Threshold
 from spotkit.settings import DecodeConfig, Strategy
 from spotkit.strategies.freedave import FreeDave
+from spotkit.strategies.self_speculative import SelfSpeculative
 from spotkit.tape import Tape
 from spotkit.testing.drafters import Nothing
 from spotkit.testing.targets import SpyTarget, TableTarget
@@ -154,6 +155,7 @@ BAD_NUMBERS = ("1", None, True, float("nan"))
         *[(Factor, "confidence", v) for v in ("Raw", None)],
         *[(EntropyBound, "bound", v) for v in (-0.1, float("inf"), *BAD_NUMBERS)],
         *[(EntropyBound, "measure", v) for v in ("variance", None)],
+        *[(SelfSpeculative, "depth", v) for v in (0, -1, 1.5, True, None)],
         *[(FreeDave, "depth", v) for v in (0, -1, 1.5, True)],
     ],
 )

@@ -20,6 +20,7 @@ from spotkit.settings import DecodeConfig
 from spotkit.strategies.confidence_tree import ConfidenceTree
 from spotkit.strategies.freedave import FreeDave
 from spotkit.strategies.order_model import OrderConfig, OrderModel
+from spotkit.strategies.self_speculative import SelfSpeculative
 from spotkit.strategies.spot import Spot
 from spotkit.testing import drafters as toys
 from spotkit.testing.cases import Case, cases, check_exact
@@ -57,6 +58,7 @@ def untrained_spot(case: Case, plain: Result) -> Spot:
 DRAFTERS: dict[str, Make] = {
     "freedave": lambda case, plain: FreeDave(),
     "freedave_2": lambda case, plain: FreeDave(depth=2),
+    "self_speculative": lambda case, plain: SelfSpeculative(),
     "confidence_tree": lambda case, plain: ConfidenceTree(),
     "spot": untrained_spot,
     "clairvoyant": clairvoyant,
@@ -81,12 +83,12 @@ DRAFTERS: dict[str, Make] = {
 
 # Drafters that must be seen to have candidates accepted, and rejected, on the fixed cases.
 ACCEPTED = {
-    "freedave", "freedave_2", "confidence_tree", "spot", "clairvoyant", "random_first", "repeated", "steps_ahead",
-    "steps_huge", "elsewhere",
+    "freedave", "freedave_2", "self_speculative", "confidence_tree", "spot", "clairvoyant", "random_first", "repeated",
+    "steps_ahead", "steps_huge", "elsewhere",
 }  # fmt: skip
 REJECTED = {
-    "freedave", "confidence_tree", "spot", "random_first", "wrong_tokens", "steps_ahead", "steps_behind",
-    "steps_huge", "eos", "random_tokens", "hundreds",
+    "freedave", "self_speculative", "confidence_tree", "spot", "random_first", "wrong_tokens", "steps_ahead",
+    "steps_behind", "steps_huge", "eos", "random_tokens", "hundreds",
 }  # fmt: skip
 HOPELESS = {"wrong_tokens", "mask", "outside", "none", "empty", "invalid"}
 
