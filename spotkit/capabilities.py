@@ -7,6 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from spotkit.logprobs import Confidence
+
 
 @runtime_checkable
 class Scheduled(Protocol):
@@ -50,8 +52,8 @@ class Tokenized(Protocol):
 class Confident(Protocol):
     """A decoding rule that ranks positions by the probability of the drawn token."""
 
-    confidence: str
-    """Which probability: `"raw"`, `"tempered"` or `"filtered"`."""
+    confidence: Confidence
+    """Which probability."""
 
 
 def device_of(target: object) -> torch.device:

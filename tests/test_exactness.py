@@ -83,8 +83,8 @@ DRAFTERS: dict[str, Make] = {
 
 # Drafters that must be seen to have candidates accepted, and rejected, on the fixed cases.
 ACCEPTED = {
-    "freedave", "freedave_2", "self_speculative", "confidence_tree", "spot", "clairvoyant", "random_first", "repeated",
-    "steps_ahead", "steps_huge", "elsewhere",
+    "freedave", "freedave_2", "self_speculative", "confidence_tree", "spot", "clairvoyant", "random_first",
+    "repeated", "steps_ahead", "steps_huge", "elsewhere",
 }  # fmt: skip
 REJECTED = {
     "freedave", "self_speculative", "confidence_tree", "spot", "random_first", "wrong_tokens", "steps_ahead",
