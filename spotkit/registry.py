@@ -129,3 +129,5 @@ RULES = Registry("rule", "spotkit.rules")
 """Decoding rules: classes or functions that make one."""
 TRAINERS = Registry("trainer", "spotkit.trainers")
 """How kinds of drafters are trained: classes or functions that make a `spotkit.training.Trainer`."""
+CALIBRATORS = Registry("calibrator", "spotkit.calibrators")
+"""How drafters without weights are fitted to a target: classes that make a `spotkit.training.Calibrator`."""

@@ -21,6 +21,7 @@ from spotkit.strategies.confidence_tree import ConfidenceTree
 from spotkit.strategies.freedave import FreeDave
 from spotkit.strategies.order_model import OrderConfig, OrderModel
 from spotkit.strategies.self_speculative import SelfSpeculative
+from spotkit.strategies.spiffy import Graph, Spiffy
 from spotkit.strategies.spot import Spot
 from spotkit.testing import drafters as toys
 from spotkit.testing.cases import Case, cases, check_exact
@@ -54,11 +55,16 @@ def untrained_spot(case: Case, plain: Result) -> Spot:
     return Spot(random_model(case.target.spec.block_length, case.target.spec.vocab_size))
 
 
+# Formulas of one to three positions, the most confident first.
+CHAINS = tuple(tuple(((i, 0),) for i in range(n)) for n in (1, 2, 3))
+GRAPH = Graph((*CHAINS, (((0, 1),),), (((1, 0),),)), (5, 4, 3, 2, 1))
+
 # One line per drafter: what it proposes must never matter.
 DRAFTERS: dict[str, Make] = {
     "freedave": lambda case, plain: FreeDave(),
     "freedave_2": lambda case, plain: FreeDave(depth=2),
     "self_speculative": lambda case, plain: SelfSpeculative(),
+    "spiffy": lambda case, plain: Spiffy({case.target.spec.block_length: GRAPH}),
     "confidence_tree": lambda case, plain: ConfidenceTree(),
     "spot": untrained_spot,
     "clairvoyant": clairvoyant,
@@ -83,7 +89,7 @@ DRAFTERS: dict[str, Make] = {
 
 # Drafters that must be seen to have candidates accepted, and rejected, on the fixed cases.
 ACCEPTED = {
-    "freedave", "freedave_2", "self_speculative", "confidence_tree", "spot", "clairvoyant", "random_first",
+    "freedave", "freedave_2", "self_speculative", "spiffy", "confidence_tree", "spot", "clairvoyant", "random_first",
     "repeated", "steps_ahead", "steps_huge", "elsewhere",
 }  # fmt: skip
 REJECTED = {

@@ -38,7 +38,7 @@ def text(error: pytest.ExceptionInfo[BaseException]) -> str:
 
 def test_built_in_parts_are_found_by_entry_point() -> None:
     assert "sdar" in ADAPTERS.names()
-    assert {"plain", "freedave", "self_speculative", "confidence_tree", "spot"} <= set(STRATEGIES.names())
+    assert {"plain", "freedave", "self_speculative", "spiffy", "confidence_tree", "spot"} <= set(STRATEGIES.names())
     assert {"static", "threshold", "sequential"} <= set(RULES.names())
     for registry in (ADAPTERS, STRATEGIES, RULES):
         assert set(registry.working()) == set(registry.names())

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from spotkit.cli import conformance, demo, generate, inspect, parts, terminal, train_drafter
+from spotkit.cli import calibrate, conformance, demo, generate, inspect, parts, terminal, train_drafter
 from spotkit.errors import SpotkitError
 
 
@@ -50,4 +50,5 @@ app.command("generate")(generate.generate)
 app.command("inspect")(inspect.inspect)
 app.command("list")(parts.list_parts)
 app.command("train-drafter")(train_drafter.train)
+app.command("calibrate")(calibrate.calibrate)
 app.command("conformance")(conformance.conformance)

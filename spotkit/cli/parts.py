@@ -16,9 +16,15 @@ if TYPE_CHECKING:
 
 def list_parts(json_: options.Json = False) -> None:
     """Show the installed adapters, strategies, rules and trainers, their options, and what failed to load."""
-    from spotkit.registry import ADAPTERS, RULES, STRATEGIES, TRAINERS
+    from spotkit.registry import ADAPTERS, CALIBRATORS, RULES, STRATEGIES, TRAINERS
 
-    groups = {"adapters": ADAPTERS, "strategies": STRATEGIES, "rules": RULES, "trainers": TRAINERS}
+    groups = {
+        "adapters": ADAPTERS,
+        "strategies": STRATEGIES,
+        "rules": RULES,
+        "trainers": TRAINERS,
+        "calibrators": CALIBRATORS,
+    }
     found = {title: describe(registry) for title, registry in groups.items()}
     if json_:
         terminal.print_json(found)

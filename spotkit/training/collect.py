@@ -18,7 +18,7 @@ from spotkit.loop import decode
 from spotkit.protocols import DecodingRule, Target
 from spotkit.sampler import Sampler
 from spotkit.settings import DecodeConfig, Strategy
-from spotkit.training import Trainer
+from spotkit.training import Reader, Trainer
 from spotkit.types import Evidence, State, Step, TargetSpec
 
 NEVER = 30_000
@@ -61,9 +61,9 @@ class Recipe:
 
 
 def trajectories(
-    target: Target, prompts: Sequence[Sequence[int]], *, trainer: Trainer, recipe: Recipe, first_row: int = 0
+    target: Target, prompts: Sequence[Sequence[int]], *, reader: Reader, recipe: Recipe, first_row: int = 0
 ) -> dict[str, Tensor]:
-    """Examples of all passes of the plain decoder on `prompts`: the trainer's inputs, and the labels.
+    """Examples of all passes of the plain decoder on `prompts`: the reader's inputs, and the labels.
 
     Labels: `time` (steps from the current state until the position commits, `NEVER` if it does not) `[E, N]` and
     `final` (the token it commits) `[E, N]`.
@@ -73,7 +73,7 @@ def trajectories(
     def sink(state: State, evidence: Evidence, rule: DecodingRule, sampler: Sampler) -> None:
         piece = crop(state, evidence, blocks=recipe.window, spec=target.spec)
         state, evidence = piece.state, piece.evidence
-        seen.append((state, trainer.inputs(state, evidence=evidence, rule=rule, sampler=sampler)))
+        seen.append((state, reader.inputs(state, evidence=evidence, rule=rule, sampler=sampler)))
 
     strategy = Strategy(recipe.rule, Recorder(sink), StateEquality(), budget=2, window=recipe.window)
     ids = range(first_row, first_row + len(prompts))
@@ -124,7 +124,7 @@ def collect(
         shard = folder / f"{begin // recipe.rows:05d}.safetensors"
         if not shard.exists():
             batch = prompts[begin : begin + recipe.rows]
-            examples = trajectories(target, batch, trainer=trainer, recipe=recipe, first_row=begin)
+            examples = trajectories(target, batch, reader=trainer, recipe=recipe, first_row=begin)
             temporary = shard.with_suffix(".tmp")
             save_file(examples, temporary)
             temporary.replace(shard)
