@@ -68,6 +68,7 @@ DRAFTERS: dict[str, Make] = {
     "confidence_tree": lambda case, plain: ConfidenceTree(),
     "spot": untrained_spot,
     "clairvoyant": clairvoyant,
+    "oracle": lambda case, plain: toys.Oracle.of(plain, case.row_ids),
     "random_first": lambda case, plain: toys.Joined((toys.RandomStates(), clairvoyant(case, plain), FreeDave())),
     "wrong_tokens": altered(toys.wrong_tokens),
     "repeated": altered(toys.repeated),
@@ -90,7 +91,7 @@ DRAFTERS: dict[str, Make] = {
 # Drafters that must be seen to have candidates accepted, and rejected, on the fixed cases.
 ACCEPTED = {
     "freedave", "freedave_2", "self_speculative", "spiffy", "confidence_tree", "spot", "clairvoyant", "random_first",
-    "repeated", "steps_ahead", "steps_huge", "elsewhere",
+    "oracle", "repeated", "steps_ahead", "steps_huge", "elsewhere",
 }  # fmt: skip
 REJECTED = {
     "freedave", "self_speculative", "confidence_tree", "spot", "random_first", "wrong_tokens", "steps_ahead",

@@ -1,4 +1,4 @@
-"""Drafters for tests: one that knows the answer, and many that propose what a drafter never should.
+"""Drafters for tests: those that know the answer or the order, and many that propose what a drafter never should.
 
 None may change the text of a decode. Those that take an `inner` drafter spoil its draft.
 """
@@ -12,6 +12,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from spotkit.logprobs import form, scatter
 from spotkit.protocols import DecodingRule, Drafter
 from spotkit.results import Result
 from spotkit.sampler import Sampler
@@ -67,7 +68,7 @@ class Clairvoyant(_Toy):
         for _ in range(budget - 1):
             places, tokens = torch.zeros_like(state.committed), torch.zeros_like(state.canvas)
             for row, name in enumerate(state.row.tolist()):
-                step = self._next(state, row, name)
+                step = self.next_step(state, row, name)
                 alive[row] = alive[row] and step is not None
                 if step is None or not alive[row]:
                     continue
@@ -81,7 +82,7 @@ class Clairvoyant(_Toy):
             valid.append(torch.tensor(alive))
         return Draft(concat(chain), torch.stack(valid, 1)) if chain else None
 
-    def _next(self, state: State, row: int, name: int) -> Step | None:
+    def next_step(self, state: State, row: int, name: int) -> Step | None:
         """The first recorded step not yet taken, if it lies in the window."""
         start, width = int(state.start[row]), state.canvas.shape[-1]
         for step in self.logs.get(name, ()):
@@ -89,6 +90,61 @@ class Clairvoyant(_Toy):
             if all(i < width for i in inside) and any(i >= 0 and not state.committed[row, i] for i in inside):
                 return step
         return None
+
+
+@attrs.frozen
+class Oracle(_Toy):
+    """Knows in which order a recorded decode commits, and drafts the tokens that the stale evidence has: a chain.
+
+    No drafter that predicts the order can beat it at the same budget; what it misses is tokens that still change. A
+    measuring tool, of use only where the decode has been recorded.
+
+    Attributes:
+        logs: per row id, the commit log of that row.
+    """
+
+    logs: Mapping[int, tuple[Step, ...]]
+
+    @classmethod
+    def of(cls, result: Result, row_ids: Sequence[int]) -> Oracle:
+        """Of the rows of `result`, decoded under `row_ids`."""
+        return cls(Clairvoyant.of(result, row_ids).logs)
+
+    def propose(
+        self,
+        state: State,
+        *,
+        evidence: Evidence,
+        rule: DecodingRule,
+        sampler: Sampler,
+        budget: int,
+        carry: TargetSpec,
+    ) -> tuple[Draft | None, TargetSpec]:
+        """The next `budget - 1` states in the recorded order, as far as the evidence reaches."""
+        chain, valid = [], []
+        alive = torch.ones_like(state.step, dtype=torch.bool)
+        for _ in range(budget - 1):
+            places = self._next(state)
+            alive = alive & places.any(-1) & (evidence.known | ~places).all(-1)
+            index = places & alive.unsqueeze(-1)
+            if not bool(alive.any()):
+                break
+            logprobs = form(evidence.logprobs[index], index=index, sampling=sampler.sampling, spec=carry)
+            tokens = scatter(sampler.draw(logprobs, state=state), index, 0)
+            state = state.advance(Commit(index, tokens))
+            chain.append(state.spread(1))
+            valid.append(alive)
+        return (Draft(concat(chain), torch.stack(valid, 1)) if chain else None), carry
+
+    def _next(self, state: State) -> Tensor:
+        """Positions of the next recorded step `[B, N]`."""
+        known = Clairvoyant(self.logs)
+        places = torch.zeros_like(state.committed)
+        for row, name in enumerate(state.row.tolist()):
+            step = known.next_step(state, row, name)
+            for position in () if step is None else step.positions:
+                places[row, position - int(state.start[row])] = True
+        return places
 
 
 @attrs.frozen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import attrs
 import pytest
@@ -19,7 +20,7 @@ from spotkit.settings import DecodeConfig
 from spotkit.strategies.freedave import FreeDave
 from spotkit.tape import Tape
 from spotkit.testing.cases import Case, check_counts, check_exact
-from spotkit.testing.drafters import Altered, Clairvoyant, Forced, Joined, Nothing, RandomStates, wrong_tokens
+from spotkit.testing.drafters import Altered, Clairvoyant, Forced, Joined, Nothing, Oracle, RandomStates, wrong_tokens
 from spotkit.testing.targets import PoisonedTarget, SpyTarget, TableTarget
 from spotkit.types import Commit, Draft, Guarantee, LogProbs, State, TargetSpec
 
@@ -247,3 +248,24 @@ def test_stats_are_plain_numbers() -> None:
     case = case_of()
     assert check_exact(case, FreeDave(), case.plain()).stats.accepted > 0
     assert StateEquality().guarantee is Guarantee.EXACT_PATH
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("window", [1, 2])
+def test_the_oracle_lies_between_a_chain_and_clairvoyance(temperature: float, window: int) -> None:
+    """It has the order, and no better tokens than the evidence; where tokens never change it knows all."""
+    spec = TargetSpec("t", 9, 2, eos_ids=(), pad_id=0, block_length=5)
+    config = DecodeConfig(max_new_tokens=25, sampling=Sampling(temperature))
+    for smooth in (0.8, 1.0):
+        passes: Counter[str] = Counter()
+        for seed in range(6):
+            target = TableTarget(spec, seed=seed, smooth=smooth)
+            case = Case(target, ((0, 1, 3, 4, 5),), (seed,), Static(), config, budget=6, window=window)
+            plain = case.plain()
+            for drafter in (FreeDave(), Oracle.of(plain, case.row_ids), Clairvoyant.of(plain, case.row_ids)):
+                passes[type(drafter).__name__] += check_exact(case, drafter, plain).stats.passes
+        if smooth < 1:
+            assert passes["Clairvoyant"] < passes["Oracle"] < passes["FreeDave"]
+        elif temperature == 0:
+            # Without knowledge of the first block it cannot draft in the first pass, as the clairvoyant can.
+            assert passes["Clairvoyant"] <= passes["Oracle"] == passes["FreeDave"]
