@@ -45,6 +45,8 @@ def generate(
     dtype: options.Dtype = None,
     device_map: options.DeviceMap = None,
     layout: options.Layout = "tree",
+    cache: options.Cache = None,
+    mask_id: options.MaskId = None,
     raw: Annotated[bool, typer.Option("--raw", help="Do not put the prompt through the chat template.")] = False,
     json_: options.Json = False,
 ) -> None:
@@ -67,7 +69,15 @@ def generate(
     rule_options = options.parse_pairs("--rule-option", rule_option or [])
     if rule_options and rule is None:
         raise ConfigError(f"--rule-option {next(iter(rule_options))}: say which --rule takes it")
-    target = load_target(model, device_map=device_map, dtype=dtype, block_length=block_length, layout=layout)
+    target = load_target(
+        model,
+        device_map=device_map,
+        dtype=dtype,
+        block_length=block_length,
+        layout=layout,
+        cache=cache,
+        mask_id=mask_id,
+    )
     way = _preset(target, preset)
     name = strategy or ("spot" if drafter is not None else default_name(target))
     chosen = build(

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def inspect(
     path: Annotated[str, typer.Argument(help="Folder or hub id of a checkpoint, or embedded.")],
-    mask_id: Annotated[int | None, typer.Option(help="Id of the mask token, if the checkpoint does not say.")] = None,
-    cache: Annotated[str | None, typer.Option(help="none, exact, prefix or dual. Default: the exact way.")] = None,
+    mask_id: options.MaskId = None,
+    cache: options.Cache = None,
     block_length: Annotated[int | None, typer.Option(help="Default: the model's own.")] = None,
     json_: options.Json = False,
 ) -> None:

@@ -24,6 +24,11 @@ DeviceMap = Annotated[
 Layout = Annotated[
     str, typer.Option(help="How the states of a pass are laid out: tree (one sequence) or batch (rows).")
 ]
+Cache = Annotated[
+    str | None,
+    typer.Option(help="none, exact, prefix, dual or block, as far as the model has it. Default: the exact way."),
+]
+MaskId = Annotated[int | None, typer.Option(help="Id of the mask token, if the checkpoint does not say.")]
 AttnImplementation = Annotated[str, typer.Option(help="Attention of the model: sdpa or eager.")]
 
 _WORDS = {"true": True, "false": False, "none": None}
