@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,9 +44,11 @@ class Setting:
         return attrs.evolve(self, strategy="plain", budget=1, window=1)
 
 
-def settings() -> list[Setting]:
+DRAFTERS = ("freedave", "confidence_tree", "spot")
+
+
+def settings(drafters: Sequence[str]) -> list[Setting]:
     """All configurations, the plain decoders first among their like."""
-    drafters = ("freedave", "confidence_tree", "spot")
     plan = [Setting(name, budget) for name in drafters for budget in BUDGETS]
     plan += [Setting(name, 16, temperature=1.0) for name in drafters]
     plan += [Setting(name, 16, window=window) for name in drafters for window in (2, 3)]
@@ -104,6 +107,9 @@ def table(records: list[dict[str, Any]]) -> str:
 def main(
     jsonl: Annotated[Path, typer.Option(help="Records; an existing file is continued.")] = Path("headline.jsonl"),
     problems: Annotated[int, typer.Option(help="Held-out problems.")] = 100,
+    strategy: Annotated[
+        list[str] | None, typer.Option(help=f"May be repeated. Default: {', '.join(DRAFTERS)}.")
+    ] = None,
 ) -> None:
     """Measures all configurations and prints the README's table; exit status 1 if any text differs."""
     target = spotkit.load("embedded")
@@ -117,7 +123,7 @@ def main(
     ]
     done = [json.loads(line) for line in jsonl.read_text().splitlines()] if jsonl.exists() else []
     known = {tuple(r[f.name] for f in attrs.fields(Setting)): r for r in done if r["prompts"] == len(prompts)}
-    plans = settings()
+    plans = settings(strategy or DRAFTERS)
     plains: dict[Setting, list[Result]] = {}
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
     with Progress(*columns, console=Console(stderr=True)) as progress, jsonl.open("a") as out:
