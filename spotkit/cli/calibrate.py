@@ -8,9 +8,7 @@ from typing import Annotated
 import typer
 
 from spotkit.cli import options, terminal
-from spotkit.errors import ConfigError
 
-_EMBEDDED_BLOCK_LENGTHS = (4, 8, 16, 32)
 SAMPLES = 50
 """Prompts that a calibration reads at most (Spiffy's number)."""
 
@@ -42,7 +40,7 @@ def calibrate(
     json_: options.Json = False,
 ) -> None:
     """Calibrate Spiffy on a target's own trajectories, for `spotkit generate --strategy spiffy --drafter OUT`."""
-    from spotkit.cli.targets import encode, load_target
+    from spotkit.cli.targets import encode, lengths_for, load_target, own_length
     from spotkit.cli.train_drafter import read_prompts
     from spotkit.logprobs import Sampling
     from spotkit.registry import CALIBRATORS
@@ -53,17 +51,14 @@ def calibrate(
     calibrator = CALIBRATORS.get(kind)(size=size, depth=depth)
     config = DecodeConfig(max_new_tokens=max_new_tokens, sampling=Sampling(temperature), seed=seed)
     texts = read_prompts(prompts)[:SAMPLES]
-    lengths = tuple(dict.fromkeys(block_length or (_EMBEDDED_BLOCK_LENGTHS if target == "embedded" else ())))
-    first = load_target(target, dtype=dtype, device_map=device_map, block_length=lengths[0] if lengths else None)
-    if not lengths and first.spec.block_grid == "answer":
-        raise ConfigError(
-            f"--block-length: an answer of {first.spec.name} is one block of any length; say which ones"
-        )
+    given = lengths_for(target, block_length)
+    first = load_target(target, dtype=dtype, device_map=device_map, block_length=given[0] if given else None)
+    lengths = given or (own_length(first),)
     ids = [encode(first, text, raw=raw) for text in texts]
     made = {}
     with terminal.progress() as bars:
-        task = bars.add_task("calibrating", total=max(len(lengths), 1))
-        for length in lengths or (first.spec.block_length,):
+        task = bars.add_task("calibrating", total=len(lengths))
+        for length in lengths:
             same = length == first.spec.block_length
             at = first if same else load_target(target, dtype=dtype, device_map=device_map, block_length=length)
             made[length] = calibrator.calibrate(at, ids, recipe=Recipe(Static(), 1, config))

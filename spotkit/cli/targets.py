@@ -10,12 +10,34 @@ from spotkit.errors import ConfigError
 from spotkit.loading import load, tokenizer_of
 from spotkit.protocols import Target
 
+EMBEDDED_BLOCK_LENGTHS = (4, 8, 16, 32)
+"""Those that the embedded model was trained for."""
+
 
 def load_target(source: str, **options: Any) -> Target:
     """`spotkit.load`, without transformers' bars where they would only be noise."""
     if source == "embedded" or not sys.stderr.isatty():
         silence()
     return load(source, **options)
+
+
+def lengths_for(source: str, given: Sequence[int] | None) -> tuple[int, ...]:
+    """The block lengths that a drafter is made for, each once; none where the target's own is to be taken."""
+    return tuple(dict.fromkeys(given or (EMBEDDED_BLOCK_LENGTHS if source == "embedded" else ())))
+
+
+def own_length(target: Target) -> int:
+    """The target's own block length, for a drafter that is to serve it.
+
+    Raises:
+        ConfigError: an answer of the target is one block of any length.
+    """
+    if target.spec.block_grid == "answer":
+        raise ConfigError(
+            f"--block-length: an answer of {target.spec.name} is one block of any length; say which ones the drafter "
+            "is to serve"
+        )
+    return target.spec.block_length
 
 
 def silence() -> None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from spotkit.protocols import Target
     from spotkit.training.drafter import Accuracy, Progress
 
-_EMBEDDED_BLOCK_LENGTHS = (4, 8, 16, 32)
 _EMBEDDED_WINDOW, _WINDOW = 3, 2
 _TEMPERATURES = [0.0, 1.0]
 
@@ -73,14 +72,14 @@ def train(
     Collects what the plain decoder does on the prompts, fits the drafter, measures on held-out prompts how often
     it knows the next commit, and saves it for `spotkit generate --drafter`.
     """
-    from spotkit.cli.targets import encode, load_target
+    from spotkit.cli.targets import encode, lengths_for, load_target, own_length
     from spotkit.registry import TRAINERS
     from spotkit.training.drafter import DrafterConfig, train_drafter
     from spotkit.training.fit import FitConfig
 
     trainer = TRAINERS.get(kind)(seed=seed)
     texts = read_prompts(prompts)
-    lengths = tuple(block_length or (_EMBEDDED_BLOCK_LENGTHS if target == "embedded" else ()))
+    lengths = lengths_for(target, block_length)
 
     def at(length: int | None) -> Target:
         return load_target(target, dtype=dtype, device_map=device_map, block_length=length)
@@ -98,12 +97,7 @@ def train(
         fit=FitConfig(steps=steps, batch=batch, seed=seed),
     )
     first = at(lengths[0] if lengths else None)  # after the options were checked, as it may take minutes
-    if not lengths and first.spec.block_grid == "answer":
-        raise ConfigError(
-            f"--block-length: an answer of {first.spec.name} is one block of any length; say which ones the drafter "
-            "is to serve"
-        )
-    config = attrs.evolve(config, block_lengths=lengths or (first.spec.block_length,))
+    config = attrs.evolve(config, block_lengths=lengths or (own_length(first),))
     try:
         with terminal.progress() as bars:
             trained = train_drafter(
