@@ -170,8 +170,8 @@ def _fast_dllm_v2(case: Case) -> Reading:
         length,
         new_tokens=blocks * length + 1 - prompt,  # whole blocks, and the token that the last one's pass writes
         eos_ids=(stop,) if stopped and ids.index(stop, prompt) == stopped[0] else (),
-        cache="block" if case["use_block_cache"] else "exact",
-        span=case["small_block_length"] if case["use_block_cache"] else None,
+        cache="block" if case.get("use_block_cache") else "exact",
+        span=case["small_block_length"] if case.get("use_block_cache") else None,
         trimmed=True,
         end=stopped[0] + 1 if stopped else None,
     )
