@@ -34,7 +34,10 @@ class Placed(Protocol):
 
 @runtime_checkable
 class Selective(Protocol):
-    """A target that cannot score every state beside the current one; the others are not accepted."""
+    """A target that cannot score every state beside the current one.
+
+    A target that wraps another has to hand this on (`admitted_by`), or drafts would change its text.
+    """
 
     def admits(self, canvases: Tensor, *, context: Any) -> Tensor:
         """Which `canvases` `[B, K, N]` can be scored in one pass, bool `[B, K]`; the first of a row always can."""
@@ -54,6 +57,13 @@ class Confident(Protocol):
 
     confidence: Confidence
     """Which probability."""
+
+
+def admitted_by(target: object, canvases: Tensor, *, context: Any) -> Tensor:
+    """Which `canvases` `[B, K, N]` a target can score in one pass, bool `[B, K]`: all unless it is selective."""
+    if isinstance(target, Selective):
+        return target.admits(canvases, context=context)
+    return torch.ones(canvases.shape[:2], dtype=torch.bool, device=canvases.device)
 
 
 def device_of(target: object) -> torch.device:

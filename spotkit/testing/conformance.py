@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spotkit.build import strategy
-from spotkit.capabilities import device_of
+from spotkit.capabilities import admitted_by, device_of
 from spotkit.errors import CheckpointError
 from spotkit.loading import find, load, read_json
 from spotkit.loop import decode
@@ -63,6 +63,10 @@ class Respecified:
     def open(self, prompts: Sequence[Tensor], *, max_new_tokens: int) -> Any:
         """The target's context."""
         return self.target.open(prompts, max_new_tokens=max_new_tokens)
+
+    def admits(self, canvases: Tensor, *, context: Any) -> Tensor:
+        """What the target admits."""
+        return admitted_by(self.target, canvases, context=context)
 
     def score(self, canvases: Tensor, *, context: Any) -> tuple[Tensor, Any]:
         """The target's logits."""

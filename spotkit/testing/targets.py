@@ -11,6 +11,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from spotkit.capabilities import admitted_by
 from spotkit.protocols import Target
 from spotkit.tape import _mix, _shift
 from spotkit.types import TargetSpec
@@ -132,6 +133,10 @@ class SpyTarget:
         self.calls.append(Call("open", tuple(len(p) for p in prompts)))
         return self.inner.open(prompts, max_new_tokens=max_new_tokens)
 
+    def admits(self, canvases: Tensor, *, context: Any) -> Tensor:
+        """What the inner target admits."""
+        return admitted_by(self.inner, canvases, context=context)
+
     def score(self, canvases: Tensor, *, context: Any) -> tuple[Tensor, Any]:
         """Records the shape of the canvases."""
         self.calls.append(Call("score", tuple(canvases.shape), canvases.dtype))
@@ -167,6 +172,10 @@ class PoisonedTarget:
     def open(self, prompts: Sequence[Tensor], *, max_new_tokens: int) -> Any:
         """As the inner target."""
         return self.inner.open(prompts, max_new_tokens=max_new_tokens)
+
+    def admits(self, canvases: Tensor, *, context: Any) -> Tensor:
+        """What the inner target admits."""
+        return admitted_by(self.inner, canvases, context=context)
 
     def score(self, canvases: Tensor, *, context: Any) -> tuple[Tensor, Any]:
         """The inner target's logits, spoiled where the canvas is one of `canvases`."""

@@ -20,8 +20,9 @@ from spotkit.rules import Ordered, Static, Threshold
 from spotkit.settings import DecodeConfig
 from spotkit.strategies.freedave import FreeDave
 from spotkit.testing.cases import Case, check_exact
+from spotkit.testing.conformance import Respecified
 from spotkit.testing.drafters import Clairvoyant
-from spotkit.testing.targets import TableTarget
+from spotkit.testing.targets import PoisonedTarget, SpyTarget, TableTarget
 from spotkit.types import TargetSpec
 
 FOLDER = Path(__file__).parent.parent / "data/conformance/checkpoints/fast_dllm_v2"
@@ -84,6 +85,21 @@ def test_without_the_selection_drafting_would_not_be_exact() -> None:
             wrong += 1
         check_exact(attrs.evolve(case, target=honest), Clairvoyant.of(plain, case.row_ids), plain)
     assert wrong > 0
+
+
+AROUND = {
+    "respecified": lambda of: Respecified(of, of.spec),
+    "spied": SpyTarget,
+    "poisoned": lambda of: PoisonedTarget(of, frozenset()),
+}
+
+
+@pytest.mark.parametrize("around", sorted(AROUND))
+def test_a_target_around_it_admits_no_more(around: str) -> None:
+    for seed in range(4):
+        case = case_of(AROUND[around](target()), seed)
+        plain = case.plain()
+        assert check_exact(case, Clairvoyant.of(plain, case.row_ids), plain).stats.accepted > 0
 
 
 def canvas(*ids: int | None) -> list[int]:
