@@ -34,7 +34,7 @@ class Placed(Protocol):
 
 @runtime_checkable
 class Selective(Protocol):
-    """A target that cannot score every state beside the current one.
+    """A target that cannot score every state beside the current one; drafts are cut down to those that it can.
 
     A target that wraps another has to hand this on (`admitted_by`), or drafts would change its text.
     """

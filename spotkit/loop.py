@@ -110,11 +110,10 @@ def _passes(target: Target, job: Job, state: State, context: Any, carry: Any) ->
         candidates, valid = tree.assemble(state, draft, budget=strategy.budget, spec=job.spec)
         valid = valid & ~job.finished(state).unsqueeze(-1)
         drafted = time.perf_counter()
-        canvases = candidates.canvas.clone(memory_format=torch.contiguous_format)
         if isinstance(target, Selective):
-            others = checks.admitted(target.admits(canvases, context=context), canvases=candidates.canvas)
-            valid = valid & torch.cat([torch.ones_like(valid[:, :1]), others[:, 1:]], 1)
-        answer = target.score(canvases, context=context)
+            admitted = checks.admitted(target.admits(_own(candidates), context=context), canvases=candidates.canvas)
+            candidates, valid = tree.selected(candidates, valid, admitted=admitted)
+        answer = target.score(_own(candidates), context=context)
         logits, context = checks.scored(answer, canvases=candidates.canvas, vocab_size=job.spec.vocab_size)
         logprobs, commit = _decide(logits, candidates, valid, job)
         successors = candidates.advance(commit)
@@ -147,6 +146,11 @@ def _passes(target: Target, job: Job, state: State, context: Any, carry: Any) ->
         if not any(active):
             return
         context, state, evidence = _move_on(target, context, state, evidence, job)
+
+
+def _own(states: State) -> Tensor:
+    """The canvases `[B, K, N]`, for a target that may write into them."""
+    return states.canvas.clone(memory_format=torch.contiguous_format)
 
 
 def _decide(logits: Tensor, candidates: State, valid: Tensor, job: Job) -> tuple[LogProbs, Commit]:

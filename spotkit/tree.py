@@ -43,6 +43,13 @@ def assemble(state: State, draft: Draft | None, *, budget: int, spec: TargetSpec
     return concat([root, states]), torch.cat([live, valid], 1)
 
 
+def selected(candidates: State, valid: Tensor, *, admitted: Tensor) -> tuple[State, Tensor]:
+    """The current states and those `candidates` `[B, K]` that count and are `admitted` `[B, K]`; fewer to score."""
+    states, kept = candidates.map(lambda t: t[:, 1:]), valid[:, 1:] & admitted[:, 1:]
+    states, kept = _front(states, kept, kept.shape[1])
+    return concat([candidates.map(lambda t: t[:, :1]), states]), torch.cat([valid[:, :1], kept], 1)
+
+
 def _front(states: State, valid: Tensor, most: int) -> tuple[State, Tensor]:
     """Moves valid candidates to the front, in their order, and cuts after the last (at most `most`)."""
     width = min(most, int(valid.sum(-1).max()))

@@ -11,13 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spotkit.acceptance import StateEquality
 from spotkit.adapters.block_cached import BlockCached
 from spotkit.errors import ConfigError, PartError
 from spotkit.loading import load
 from spotkit.logprobs import Sampling
-from spotkit.loop import decode
+from spotkit.loop import decode, stream
 from spotkit.rules import Ordered, Static, Threshold
-from spotkit.settings import DecodeConfig
+from spotkit.settings import DecodeConfig, Strategy
 from spotkit.strategies.freedave import FreeDave
 from spotkit.testing.cases import Case, check_exact
 from spotkit.testing.conformance import Respecified
@@ -85,6 +86,19 @@ def test_without_the_selection_drafting_would_not_be_exact() -> None:
             wrong += 1
         check_exact(attrs.evolve(case, target=honest), Clairvoyant.of(plain, case.row_ids), plain)
     assert wrong > 0
+
+
+@pytest.mark.parametrize("budget", [2, 8])
+def test_what_is_not_admitted_is_not_scored(budget: int) -> None:
+    case = case_of(target(), 3)
+    row = attrs.evolve(case, prompts=case.prompts[:1], row_ids=case.row_ids[:1])
+    strategy = Strategy(row.rule, FreeDave(), StateEquality(), budget=budget)
+    spy = SpyTarget(row.target)
+    events = list(stream(spy, row.prompts, strategy=strategy, config=row.config))
+    assert all(bool(event.valid.all()) for event in events)
+    widths = [call.shape[1] for call in spy.calls if call.name == "score"]
+    assert widths == [event.valid.shape[1] for event in events]
+    assert min(widths) == 1 < max(widths)
 
 
 AROUND = {
