@@ -176,6 +176,8 @@ def test_logits_are_those_of_each_state_alone(layout: str, seed: int, length: in
     alone = [of.open([prompt], max_new_tokens=16) for prompt in prompts]
     for _ in range(2):
         logits, after = of.score(canvases, context=context)
+        turned, _ = of.score(canvases[:, [0, 3, 1, 2]], context=context)
+        torch.testing.assert_close(turned, logits[:, [0, 3, 1, 2]], rtol=0, atol=5e-4)
         for row in range(3):
             one, alone_after = of.score(canvases[row : row + 1, :1], context=alone[row])
             torch.testing.assert_close(logits[row, :1], one[0], rtol=0, atol=5e-4)
@@ -185,6 +187,20 @@ def test_logits_are_those_of_each_state_alone(layout: str, seed: int, length: in
                 torch.testing.assert_close(logits[row, state], two[0, 1], rtol=0, atol=5e-4)
             alone[row] = alone_after
         context = after
+
+
+@pytest.mark.parametrize("layout", ["tree", "batch"])
+def test_a_new_block_reads_nothing_of_the_pass_over_the_old_one(layout: str) -> None:
+    of = target(layout)
+    prompts, block = [torch.arange(8), torch.arange(16)], torch.arange(20, 36).view(2, 8)
+    begun = torch.tensor(canvas(5, None, 7, None, *[None] * 4)).expand(2, 1, 8)
+    _, context = of.score(begun, context=of.open(prompts, max_new_tokens=16))
+    moved, _ = of.score(begun, context=of.extend(context, block=block, rows=torch.tensor([True, False])))
+    alone, _ = of.score(begun[:1], context=of.open([torch.cat([prompts[0], block[0]])], max_new_tokens=8))
+    torch.testing.assert_close(moved[:1], alone, rtol=0, atol=5e-4)
+    stayed, _ = of.score(begun, context=context)
+    torch.testing.assert_close(moved[1], stayed[1], rtol=0, atol=5e-4)
+    assert (moved[0] - stayed[0]).abs().max() > 0.1
 
 
 def test_wrong_shapes_and_options_are_refused() -> None:
