@@ -29,6 +29,7 @@ def adapt(
     block_length: int | None = None,
     layout: Literal["tree", "batch"] = "tree",
     cache: str | None = None,
+    span: int | None = None,
     mask_id: int | None = None,
 ) -> Target:
     """The target over a transformers model that is loaded already, whoever did so and how.
@@ -44,6 +45,7 @@ def adapt(
         block_length: see `spotkit.load`.
         layout: the same.
         cache: the same.
+        span: the same.
         mask_id: the same.
 
     Raises:
@@ -70,6 +72,7 @@ def adapt(
         block_length=block_length,
         layout=layout,
         cache=cache,
+        span=span,
         mask_id=mask_id,
         attn_implementation=attention,
     )

@@ -79,6 +79,14 @@ def test_which_cache_it_runs_under() -> None:
     assert decode(target, [[1, 2]], config=DecodeConfig(max_new_tokens=4)).cache == "dual"
 
 
+def test_how_long_the_parts_of_a_block_are() -> None:
+    options = {"adapter": "fast_dllm_v2", "mask_id": MASKS["fast_dllm_v2"], "cache": "block", "block_length": 8}
+    target = spotkit.adapt(built("fast_dllm_v2"), span=4, **options)
+    assert (target.span, target.presets["threshold"].rule.span) == (4, 4)
+    with pytest.raises(ConfigError, match="span=4: only cache='block' makes use of it"):
+        spotkit.adapt(built("fast_dllm_v2"), span=4, **{**options, "cache": "exact"})
+
+
 def flash(model: Any) -> None:
     model.config._attn_implementation_internal = "flash_attention_2"
 
